@@ -1,22 +1,22 @@
 # `make demo` and `make test` are all that a newcomer needs: both set up what is missing first. Scripts that train models:
-# model/training/recipes. Commands that measure, and those that generate files: docs/developing.md.
+# lab/tutti_asr_lab/training/recipes. Commands that measure, and those that generate files: docs/developing.md.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test test-all test-release test-image test-avx2 check format docs bench release clean help
+.PHONY: setup demo serve test test-all test-lab test-release test-image test-avx2 check format docs bench release clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
 setup: $(READY)  ## make .venv with everything in it
 
-$(READY): pyproject.toml clients/pyproject.toml
+$(READY): pyproject.toml clients/pyproject.toml lab/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a minute or so, mostly download) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e ./lab -e '.[dev]'
 	@$(BIN)/python -m model.warm_up
 	@git config core.hooksPath .githooks 2>/dev/null || true # checks of commit messages; a copy without git has none
 	@touch $@
@@ -31,16 +31,19 @@ WORKERS ?= 2  # processes of the tests: with more than two the tests of timing f
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: setup  ## all tests but the slow ones, nine minutes on two cores with AVX-512
-	@$(PYTEST) -m 'not slow and not image'
+	@$(PYTEST) -m 'not slow and not image and not lab'
 
-MARKS ?= not image
+MARKS ?= not image and not lab
 test-all: setup  ## all tests, half an hour; continuous integration leaves out those of the release
 	@$(PYTEST) -m '$(MARKS)'
 
 test-release: setup  ## the tests that .ci/run leaves out, twenty minutes: every night, and before a release
 	@$(BIN)/python tests/ecosystem/environments.py serving
 	@$(PYTEST) -m release
-	@$(BIN)/python -m loadtest.soak --minutes 3 --warmup-s 30 --capacity 100 --folder build/soak
+	@$(BIN)/python -m tutti_asr_lab.trials.soak --minutes 3 --warmup-s 30 --capacity 100 --folder build/soak
+
+test-lab: setup  ## the tests of training, planning and trials: every night, and before a release
+	@$(PYTEST) -m 'not image' tests/lab
 
 IMAGE_PACKAGES := podman runc netavark iptables mmdebstrap debian-archive-keyring tini
 test-image: setup  ## build the image and run it as an operator does; Linux, as root, with the packages that it names
@@ -49,12 +52,12 @@ test-image: setup  ## build the image and run it as an operator does; Linux, as 
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers.
 ON_AVX2 := $(addprefix tests/model/, test_acoustic.py test_decoder.py test_levels.py test_network.py test_segment_model.py test_slots.py test_vad.py \
-	ctc evaluation int8 machine published punctuation shipped training/quantization training/acoustic/test_training_precision.py training/acoustic/test_muon.py) \
+	ctc evaluation int8 machine published punctuation shipped) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume
 # These emulate all processors themselves in `make test-all`, or read files and graphs without computing.
 EMULATING := tests/model/int8/test_arm64.py tests/model/int8/test_portability.py tests/server/resume/test_resume_processors.py
-READING := tests/model/published/rewriting tests/model/published/test_probes.py tests/model/training/quantization/test_quantize_command.py
+READING := tests/model/published/rewriting tests/model/published/test_probes.py
 
 test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
@@ -86,4 +89,4 @@ release: setup  ## build wheels, npm package, chart, image context, site, checks
 	@$(BIN)/python -m deploy.release.build
 
 clean:  ## remove what was made here, not the weights
-	rm -rf $(VENV) build *.egg-info clients/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info clients/*.egg-info lab/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,7 +25,7 @@ PAGES = {  # page of the site: file of the repository
     "security.md": "SECURITY.md",
     "clients.md": "clients/README.md",
     "deploy.md": "deploy/README.md",
-    "recipes.md": "model/training/recipes/README.md",
+    "recipes.md": "lab/tutti_asr_lab/training/recipes/README.md",
     "model-card.md": "model/weights/MODEL_CARD.md",
 }
 BLOCK = r"(?P<indent>^ *)```(?P<language>\w*) ?(?P<name>\S*)$(?P<code>.*?^(?P=indent)```$)"  # code, and a file's name

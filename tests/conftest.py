@@ -29,27 +29,12 @@ RELEASE = (
     "deploy/test_release.py",
     "deploy/test_wheels.py",
     "gpu/test_interpreted.py",
-    "model/training/acoustic/parallel/test_processes.py",
-    "loadtest/programs/test_scaling.py",
     "model/published/quantization/test_dequantized.py",
-    "loadtest/benchmarks/gpu/test_dry_run.py",
     "deploy/test_chart_pod.py",
-    "loadtest/programs/test_receipts_program.py",
-    "loadtest/programs/test_front_ends_loss.py",
     "gpu/test_gru_compiled.py",
-    "model/training/language_model/test_lm_tune.py",
     "gpu/test_triton_gates.py",
-    "model/training/acoustic/parallel/test_machines.py",
-    "loadtest/planning/test_simulation_plan.py",
-    "loadtest/planning/test_day_on_replicas.py",
-    "loadtest/programs/test_engine_loss.py",
     "gpu/test_gru_emulation.py",
     "gpu/test_gru_mutations.py",
-    "loadtest/programs/test_hostile.py",
-    "loadtest/programs/test_noisy_neighbor.py",
-    "loadtest/programs/test_overload.py",
-    "model/training/synthesis/test_kokoro.py",
-    "loadtest/benchmarks/test_training_scaling.py",
     "server/text/test_many_read_outs.py",
 )
 """Files for `make test-release`: they take long and prove a release rather than a change. `.ci/run` leaves them out.
@@ -63,7 +48,6 @@ SLOW = (
     "server/processes/test_server_of_processes.py",
     "server/processes/test_few_descriptors.py",
     "server/processes/test_several_engines.py",
-    "model/training/acoustic/parallel/test_parallel.py",
     "deploy/proxies/test_proxies.py",
     "deploy/proxies/test_public_paths.py",
     "server/http/test_metrics_port.py",
@@ -78,19 +62,14 @@ SLOW = (
     "server/protocols/test_upload_lengths.py",
     "server/audio/recordings/test_linear_searches.py",
     "server/http/test_browser_refusals.py",
-    "model/training/acoustic/test_training.py",
-    "model/training/synthesis/test_synthesize.py",
     "deploy/monitoring/test_monitoring.py",
     "model/published/test_probes.py",
     "deploy/proxies/test_failover.py",
     "server/test_faults.py",
     "loadtest/generator/test_arrivals.py",
-    "loadtest/planning/test_sizing.py",
     "server/recognition/test_fork_models.py",
     "model/lexicon/test_shipped_lexicon.py",
-    "loadtest/programs/test_long_stream.py",
     "model/int8/test_arm64.py",
-    "model/training/published/test_quantize.py",
     "gpu/test_backward_emulation.py",
     "model/machine/test_warm_shapes.py",
     "server/tools/test_doctor.py",
@@ -111,10 +90,6 @@ SLOW = (
     "loadtest/rulers/test_turn_takes.py",
     "clients/test_installed_client.py",
     "loadtest/generator/test_two_models.py",
-    "loadtest/benchmarks/test_all_reduce.py",
-    "model/training/acoustic/test_variants.py",
-    "server/recognition/keyterms/test_context_recall.py",
-    "server/protocols/test_redaction_speech.py",
 )
 """Other files that take 6 s and more, about the longest first: `make test` leaves these and `RELEASE` out."""
 
@@ -132,6 +107,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = [folder / name for name in (*RELEASE, *SLOW)]
     assert all(path.exists() for path in slow), "a file of RELEASE or SLOW does not exist"
     for item in items:
+        if item.path.is_relative_to(folder / "lab"):
+            item.add_marker("lab")
         if item.path in slow[: len(RELEASE)]:
             item.add_marker("release")
         if item.path in slow or item.get_closest_marker("release"):

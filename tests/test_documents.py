@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {name: ROOT / name for name in ("batching", "deploy", "examples", "loadtest", "model", "server", "tests")}
-PACKAGES["tutti_asr_client"] = ROOT / "clients" / "tutti_asr_client"
+PACKAGES |= {"tutti_asr_client": ROOT / "clients" / "tutti_asr_client", "tutti_asr_lab": ROOT / "lab" / "tutti_asr_lab"}
 COMMENTS = re.compile(r"(?:^|\s)(?:#|//|/\*|\*|<!--)\s(.*)")
 COMMENTED = {".cfg", ".conf", ".css", ".js", ".lock", ".mjs", ".sh", ".toml", ".yaml", ".yml", "", ".in", ".html"}
 NOT_OURS = {"build", "egg-info", "node_modules", "__pycache__"}

@@ -50,7 +50,7 @@ class PhoneLexicon:
         if spoken < LEAST_SPOKEN * plain:
             raise ValueError(
                 f"the lexicon pronounces {spoken} of its {plain} words, the others cannot be recognized: put "
-                "NAME.lexicon.gz next to it (python -m model.training.lexicon.table), or spell its words as it does"
+                "NAME.lexicon.gz next to it (tutti_asr_lab.training.lexicon.table), or spell its words as it does"
             )
         return cls(tuple(phones), lexicon, trie)
 

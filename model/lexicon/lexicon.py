@@ -32,7 +32,7 @@ FORMAT = "tutti lexicon 1"
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz'")
 VOWELS = frozenset("aeiouy")
 SUFFIX = ".lexicon.gz"
-_REMEDY = "restore the file, or build it again with python -m model.training.lexicon.build"
+_REMEDY = "restore the file, or build it again with python -m tutti_asr_lab.training.lexicon.build"
 
 Phones = tuple[str, ...]
 Pronunciations = tuple[Phones, ...]

@@ -90,7 +90,6 @@ SOURCES = (
     "published/states",
     "published/timing",
     "punctuation/step",
-    "training/acoustic/losses/forward_backward",
     "vad/step",
 )
 """Source files of the machine code, relative to `model/`, without .py; hashed for the cache key."""

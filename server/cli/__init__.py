@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
@@ -16,18 +16,14 @@ import typer
 from server.cli.errors import OneLineErrors
 from server.cli.evaluate import evaluate
 from server.cli.keys import keys as keys_commands
-from server.cli.lm import lm as lm_commands
-from server.cli.loadtest import calibrate, ceiling, demo, loadtest
+from server.cli.loadtest import ceiling, demo, loadtest
 from server.cli.model import export
 from server.cli.model import model as model_commands
 from server.cli.operate import doctor, drain
 from server.cli.operate import engine as engine_commands
 from server.cli.options import SettingsCommand
-from server.cli.plan import plan
-from server.cli.quantize import quantize
 from server.cli.receipts import audit, receipt, replay
 from server.cli.serve import serve
-from server.cli.train import synthesize, train
 from server.cli.transcribe import listen, transcribe
 from server.cli.usage import usage
 
@@ -61,14 +57,9 @@ for command in (
     listen,
     loadtest,
     demo,
-    train,
-    quantize,
-    synthesize,
     ceiling,
     evaluate,
     export,
-    calibrate,
-    plan,
     doctor,
     drain,
     usage,
@@ -77,10 +68,15 @@ for command in (
     audit,
 ):
     app.command(cls=SettingsCommand)(command)
-app.add_typer(lm_commands, name="lm")
 app.add_typer(model_commands, name="model")
 app.add_typer(keys_commands, name="keys")
 app.add_typer(engine_commands, name="engine")
+
+LAB = ("train", "quantize", "synthesize", "lm", "plan", "calibrate")
+"""Commands of tutti-asr-lab."""
+
+for _commands in entry_points(group="tutti.commands"):
+    _commands.load()(app)
 
 
 EXIT_BROKEN_PIPE = 141

@@ -1,13 +1,12 @@
-"""`tutti loadtest`, `demo`, `ceiling` and `calibrate`: load a server, show it at work, measure this machine."""
+"""`tutti loadtest`, `demo` and `ceiling`: load a server, show it at work, measure this machine."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -19,14 +18,10 @@ from server.cli.options import (
     ModelOption,
     PrecisionOption,
     ThreadsOption,
-    default_of,
     one_of,
     server_url,
     settings_from,
 )
-
-if TYPE_CHECKING:
-    from model.decoder import DecoderName
 
 DEFAULT_STREAMS = "10,50,100"
 NOT_OF_RULERS = ("seconds", "plot", "policy_label", "stream_seconds", "churn", "retry", "uploads")
@@ -147,45 +142,6 @@ def demo() -> None:
     raise typer.Exit(run_demo(Console()))
 
 
-def calibrate(
-    *,
-    out: Annotated[Path, typer.Option(help="Calibration file to write.")] = Path("build/calibration.json"),
-    decoder: Annotated[
-        str,
-        typer.Option(
-            help="That of the planned server: greedy, beam, or auto, which is beam search with a language model.",
-            default_factory=default_of("decoder"),
-            envvar="TUTTI_DECODER",
-            callback=one_of("auto", "greedy", "beam"),
-        ),
-    ],
-    threads: ThreadsOption,
-    model: ModelOption = None,
-    device: DeviceOption,
-    precision: PrecisionOption,
-) -> None:
-    """Measure batch times and server overhead for `tutti plan`. Run it on an otherwise idle machine."""
-    from loadtest.errors import LoadTestError
-    from loadtest.planning.calibrate import calibrate as measure
-    from loadtest.planning.plan_report import calibration_lines
-    from model.errors import ModelError
-
-    try:
-        found = measure(
-            model_path=model,
-            device=device,
-            precision=precision,
-            threads=threads,
-            decoder=cast("DecoderName", decoder),
-            progress=partial(typer.echo, err=True),
-            rewriting=settings_from({}).graph_rewriting,
-        )
-        found.save(out)
-    except (ModelError, LoadTestError, OSError) as error:
-        fail(error)
-    typer.echo("\n".join([*calibration_lines(found), f"wrote {out}"]))
-
-
 def ceiling(
     context: typer.Context,
     *,
@@ -203,7 +159,7 @@ def ceiling(
     precision: PrecisionOption,
 ) -> None:
     """Time the bare model step by batch size: the upper bound of a server on this machine."""
-    from loadtest.planning.engine_times import measure_engine
+    from loadtest.measurement.engine_times import measure_engine
     from model.acoustic import load_model
     from model.errors import ModelError
     from model.evaluation.ceiling import measure

@@ -17,10 +17,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import server
-from model.errors import TrainingError, install_hint
+from model.errors import install_hint
 from model.machine.cores import cpu_quota
 from model.machine.runtime import threads_of
-from model.training.lexicon.espeak import pronounce
 from server.configuration.addresses import bound_for, host_port
 from server.configuration.variables import spelled
 from server.errors import AddressError
@@ -81,18 +80,11 @@ def _importable(module: str) -> bool:
 
 def synthesizers(_: Settings) -> Iterator[Finding]:
     """Check the programs that training needs and serving does not: pronunciations and synthetic speech."""
-    missing = []
-    try:
-        pronounce(["yes"])
-    except TrainingError as error:
-        missing.append(f"espeak-ng: {error.__cause__}")
-    if shutil.which("flite") is None:
-        missing.append("flite: not found")
-    if missing:
+    if missing := [f"{name}: not found" for name in ("espeak-ng", "flite") if shutil.which(name) is None]:
         advice = "serving needs neither; for `tutti train` and `tutti synthesize`: apt-get install espeak-ng flite"
         yield warn("training", "; ".join(missing), advice)
     else:
-        yield ok("training", "espeak-ng and flite work, for pronunciations and synthetic speech")
+        yield ok("training", "espeak-ng and flite are installed, for pronunciations and synthetic speech")
 
 
 def processor(settings: Settings) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ def test_a_fleet_that_grows_loses_a_node_and_shrinks_loses_no_word() -> None:
         missing("haproxy not installed")
     if importlib.util.find_spec("ray") is None:
         missing("ray not installed")
-    trial = importlib.import_module("loadtest.benchmarks.ray.trial")
+    trial = importlib.import_module("tutti_asr_lab.benchmarks.ray.trial")
     found = trial.run(trial.Trial(streams=4, stream_s=25, compared=0), "c", lambda _: None)
     assert found.problems == ()
     assert [bar.what for bar in found.bars if not bar.met] == []

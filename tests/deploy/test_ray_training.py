@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from model.training.acoustic.run import Every
-from model.training.acoustic.snapshots import Snapshots
 from tests.support.needs import missing, need_programs
 from tests.support.training import tones
+from tutti_asr_lab.training.acoustic.run import Every
+from tutti_asr_lab.training.acoustic.snapshots import Snapshots
 
 WITHIN_S = 120.0
 
@@ -20,8 +20,8 @@ def test_a_lost_node_does_not_change_the_weights(tmp_path):
     need_programs("espeak-ng")
     if importlib.util.find_spec("ray") is None or importlib.util.find_spec("pyarrow") is None:
         missing("ray[train] not installed")
-    training = importlib.import_module("model.training.on_ray")
-    trial = importlib.import_module("loadtest.benchmarks.ray.trial")
+    training = importlib.import_module("tutti_asr_lab.training.on_ray")
+    trial = importlib.import_module("tutti_asr_lab.benchmarks.ray.trial")
     folder, out = tones.write_tones(tmp_path), tmp_path / "ray.safetensors"
     chosen, every = tones.everything(), Every(snapshot=3)
     alone = tones.places(folder, tmp_path / "alone.safetensors")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.failover.__main__ import Fault, Plan, failover
-from loadtest.failover.report import FaultRun
 from loadtest.reports.criteria import unmet
 from server.errors import TicketCode
 from server.tools.upgrading.releases import releases
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.edge import need
 from tests.support.needs import missing
+from tutti_asr_lab.trials.failover.__main__ import Fault, Plan, failover
+from tutti_asr_lab.trials.failover.report import FaultRun
 
 TICKETS_OF_VERSION_2 = "7181058327f85e4a0071f2e71bddd3078f1172e0"  # the newest commit with them
 RELEASE = "0.1.0"

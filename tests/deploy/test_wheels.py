@@ -28,11 +28,11 @@ PACKAGES = ("batching", "loadtest", "model", "server")
 SOURCES = (*PACKAGES, "clients", "pyproject.toml", "README.md", "LICENSE")
 BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, including compilation of the beam search
 DATA = {
-    "batching/simulation/calibration.json",
+    "lab/tutti_asr_lab/simulation/calibration.json",
     "model/samples/demo.flac",
     "model/samples/samples.jsonl",
-    "model/training/acoustic/recipes/small.json",
-    "model/training/synthesis/vocabulary.txt",
+    "lab/tutti_asr_lab/training/acoustic/recipes/small.json",
+    "lab/tutti_asr_lab/training/synthesis/vocabulary.txt",
     "model/weights/tutti-small.json",
     "model/weights/tutti-small.safetensors",
     "model/weights/tutti-words.arpa.gz",

@@ -159,7 +159,7 @@ def test_a_block_that_ends_within_a_command_is_an_error(text: str) -> None:
         ("TUTTI_MAX_STREAM=3 tutti serve", "TUTTI_MAX_STREAMS"),
         ("docker run -e TUTTI_MODLE=x tutti:cpu", "TUTTI_MODEL"),
         ("docker run tutti:cpu tutti model fatch x", "no command 'fatch'"),
-        ("python -m loadtest.storm --client 3", "--client"),
+        ("python -m tutti_asr_lab.trials.storm --client 3", "--client"),
         ("python -m loadtest.storms", "no module"),
         ("python -m model.evaluation.digest --modle x", "unrecognized"),
         ("python -m deploy.helm.render all", "takes no arguments"),

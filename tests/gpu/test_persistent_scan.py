@@ -13,12 +13,12 @@ from model.gpu.persistent_scan import PersistentScan
 from model.gpu.training import TOLERANCE, PersistentRecurrence, choose_recurrence, largest_error
 from model.recordings import read_manifest
 from model.torch_network.network import GRULayer
-from model.training.acoustic.data.corpus import Corpus
-from model.training.acoustic.recipe import Recipe
-from model.training.acoustic.trainer import Trainer
 from tests.gpu.test_persistent import H100
 from tests.support.networks.gru_backward_emulation import LoopKernels, emulated_kernels
 from tests.support.training import tones
+from tutti_asr_lab.training.acoustic.data.corpus import Corpus
+from tutti_asr_lab.training.acoustic.recipe import Recipe
+from tutti_asr_lab.training.acoustic.trainer import Trainer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -143,7 +143,7 @@ def corpus(tmp_path_factory):
 
 def trained(corpus, monkeypatch, recurrence, updates=2):
     monkeypatch.setattr(
-        "model.training.acoustic.trainer.choose_recurrence", lambda *_: (recurrence, "persistent kernels")
+        "tutti_asr_lab.training.acoustic.trainer.choose_recurrence", lambda *_: (recurrence, "persistent kernels")
     )
     config = dataclasses.replace(tones.TINY, layers=2, backward=(1,))
     recipe = tones.recipe(updates=updates, micro_batch_s=8.0, precision="fp32")

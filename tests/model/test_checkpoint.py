@@ -19,8 +19,8 @@ from model.machine import precision
 from model.machine.precision import resolve_device, resolve_precision
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
-from model.training.quantization.quantize import quantize
 from tests.support.networks.small_networks import SMALL, noise, small_network
+from tutti_asr_lab.training.quantization.quantize import quantize
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 

@@ -11,8 +11,8 @@ from model.errors import ManifestError, TrainingError
 from model.evaluation.scoring import by_source, report
 from model.recordings import check_audio, read_manifest
 from model.text.normalization import comparable, plain
-from model.training.acoustic.data.transcripts import changed, spelled
-from model.training.acoustic.recipe import RECIPES, read_recipe
+from tutti_asr_lab.training.acoustic.data.transcripts import changed, spelled
+from tutti_asr_lab.training.acoustic.recipe import RECIPES, read_recipe
 
 CONFIG = ModelConfig(name="tiny", conv_channels=32, hidden=64, layers=1, lookahead=2)
 

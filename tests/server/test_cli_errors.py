@@ -225,7 +225,7 @@ def test_a_missing_file_or_server_is_reported_in_one_line(arguments: list[str], 
 def test_an_unwritable_file_is_reported_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "plan.png"
-    command = import_module("server.cli.plan")
+    command = import_module("tutti_asr_lab.commands.plan")
     monkeypatch.setattr(command, "_draw", lambda *_: out.write_bytes(b""))  # drawing takes half a minute
     result = ran("plan", "--streams", "1", "--levels", "1", "--seconds", "1", "--plot", str(out))
     assert isinstance(result.exception, SystemExit), result.exception

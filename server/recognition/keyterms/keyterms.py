@@ -160,7 +160,7 @@ MIN_LETTERS = 3  # of a term: shorter ones cause more errors than they correct
 MAX_LETTERS = 24
 RARE = -11.5
 """Log-probability below which a word counts as rare: the 8,700 commonest words of the shipped English model are not.
-With -10.5 and -12.5 as many names are found. Source: tests/server/recognition/keyterms/test_context_recall.py."""
+With -10.5 and -12.5 as many names are found. Source: tests/lab/test_context_recall.py."""
 
 
 def rare_terms(text: str, decoder: Decoder) -> tuple[str, ...]:

@@ -11,14 +11,24 @@ import numpy as np
 import pytest
 
 from loadtest.errors import BadSettings
-from loadtest.failover.__main__ import Fault, Plan, failover
-from loadtest.failover.report import Failover, FaultRun, draw, figures, judge, markdown, merged, resume_times, since
-from loadtest.failover.streams import Audio, Outcome, audios
 from loadtest.reports.criteria import unmet
 from tests.support.deployment.edge import need
 from tutti_asr_client.connection_events import AudioLost, Connected
 from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.messages import Alternative, Channel, Results
+from tutti_asr_lab.trials.failover.__main__ import Fault, Plan, failover
+from tutti_asr_lab.trials.failover.report import (
+    Failover,
+    FaultRun,
+    draw,
+    figures,
+    judge,
+    markdown,
+    merged,
+    resume_times,
+    since,
+)
+from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios
 
 SMALL = Plan(replicas=2, streams=6, stream_s=8.0, fault_after_s=4.0)
 

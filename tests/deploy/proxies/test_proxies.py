@@ -14,13 +14,13 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from loadtest.failover.proxies import PROXIES, Ports
 from server.http.uvicorn_server import uvicorn_config
 from server.settings import Settings
 from tests.support.deployment.edge import Hang, closed_port, first_server_is_draining, http, listen, proxied, wait_until
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import spell
+from tutti_asr_lab.trials.failover.proxies import PROXIES, Ports
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

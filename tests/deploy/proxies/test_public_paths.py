@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from loadtest.failover.proxies import PROXIES, Running
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.chart import Manifest, of_kind, rendered
 from tests.support.deployment.edge import proxied
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
+from tutti_asr_lab.trials.failover.proxies import PROXIES, Running
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

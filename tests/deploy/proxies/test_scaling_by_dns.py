@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.failover.proxies import Running
 from loadtest.served import free_port
 from tests.support.deployment.dns import NameServer
 from tests.support.deployment.edge import listen, need, wait_until
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
+from tutti_asr_lab.trials.failover.proxies import Running
 
 Start = Callable[..., LiveServer]
 HOSTS = [f"127.0.0.{number}" for number in range(2, 6)]  # as containers: other addresses, the same port

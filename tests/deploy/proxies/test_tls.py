@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from websockets.sync.client import connect
 
-from loadtest.failover.proxies import PROXIES, Running
 from tests.support.deployment.edge import Tls, proxied
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, LiveServer, transcript
 from tests.support.servers.spelling import spell
+from tutti_asr_lab.trials.failover.proxies import PROXIES, Running
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

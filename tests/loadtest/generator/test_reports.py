@@ -26,8 +26,8 @@ from loadtest.generator.recordings import choose, load, shipped_manifest
 from loadtest.generator.settings import parse_streams
 from loadtest.measurement.report import faults
 from loadtest.measurement.server_metrics import Scrape, figures
-from loadtest.stability import drifts
 from tests.support.clients.loadtest_bench import RECORDINGS, STEPS, T0, recording, settings, write_manifest
+from tutti_asr_lab.trials.stability import drifts
 
 
 @pytest.fixture

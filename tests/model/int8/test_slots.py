@@ -13,9 +13,9 @@ from model.int8.quantized import QuantizedNetwork
 from model.int8.slots import BLOCK, CHUNKS, Int8Slots, PackedNetwork
 from model.torch_model import TorchModel
 from model.torch_network.network import LogMel
-from model.training.quantization.quantize import quantize
-from model.training.quantization.simulated import SimulatedNetwork
 from tests.support.networks.quantized_networks import PHONES, random_quantized, random_slots
+from tutti_asr_lab.training.quantization.quantize import quantize
+from tutti_asr_lab.training.quantization.simulated import SimulatedNetwork
 
 STEPS = 6
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.lexicon.letter_to_sound import LetterToSound, RuleError
-from model.training.lexicon.alignment import MOST, align
+from tutti_asr_lab.training.lexicon.alignment import MOST, align
 
 SAID = {
     "cat": "k æ t", "can": "k æ n", "cent": "s ɛ n t", "city": "s ɪ t i", "act": "æ k t", "tan": "t æ n",

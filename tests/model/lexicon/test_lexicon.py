@@ -100,7 +100,7 @@ def test_the_error_for_a_damaged_line_names_it_and_a_remedy(path: Path, line: in
     with pytest.raises(LexiconError, match=named) as error:
         Lexicon.load(path)
     assert str(error.value).startswith(f"{path}:")
-    assert "model.training.lexicon.build" in str(error.value)
+    assert "tutti_asr_lab.training.lexicon.build" in str(error.value)
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 7])

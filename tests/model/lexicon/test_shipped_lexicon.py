@@ -9,9 +9,9 @@ import pytest
 from model.lexicon.lexicon import Lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.trie import SPECIAL_WORDS
-from model.training.lexicon.alignment import align
-from model.training.lexicon.build import HELD_OUT, measure
-from model.training.lexicon.espeak import PHONES
+from tutti_asr_lab.training.lexicon.alignment import align
+from tutti_asr_lab.training.lexicon.build import HELD_OUT, measure
+from tutti_asr_lab.training.lexicon.espeak import PHONES
 
 WEIGHTS = Path(__file__).parents[3] / "model" / "weights"
 FILE = WEIGHTS / "tutti-words.lexicon.gz"

@@ -13,9 +13,9 @@ import pytest
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, write_arpa
 from model.lm.language_model import LanguageModel
-from model.training.language_model.counting import choose_vocabulary, count_ngrams, count_words, number_words
-from model.training.language_model.kneser_ney import estimate
 from tests.support.audio.speech import ROOT
+from tutti_asr_lab.training.language_model.counting import choose_vocabulary, count_ngrams, count_words, number_words
+from tutti_asr_lab.training.language_model.kneser_ney import estimate
 
 LINES = ["turn on the light", "turn off the light", "what is the time", "it's late"]
 

@@ -23,7 +23,7 @@ def test_it_is_small_and_its_card_lists_its_sources(shipped: LanguageModel) -> N
     assert shipped.order == 3
     card = (WEIGHTS / "LANGUAGE_MODEL.md").read_text(encoding="utf-8")
     assert shipped.digest in card
-    from model.training.language_model.gathering.sources import FILES, PACKAGES, PAIR_COUNTS
+    from tutti_asr_lab.training.language_model.gathering.sources import FILES, PACKAGES, PAIR_COUNTS
 
     for source in (*PACKAGES, PAIR_COUNTS):
         assert f"{source.package} {source.version}" in card

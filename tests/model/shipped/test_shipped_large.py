@@ -14,8 +14,8 @@ from model.errors import CheckpointError
 from model.evaluation.digest import committed_digest, log_probs_digest
 from model.evaluation.scoring import Score, by_source
 from model.int8.model import Int8Model
-from model.training.evaluation.outputs import RecordingOutput, mean_outputs_of, outputs_of, text_of
 from tests.support.audio.speech import samples
+from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, mean_outputs_of, outputs_of, text_of
 
 MODEL = checkpoint.named(Path("large"))
 

@@ -13,7 +13,7 @@ from model.evaluation.scoring import score
 from model.text import chinese as text
 from model.text.chinese import characters_of, sentences_of
 from model.text.spelled import spoken
-from model.training.mandarin.texts import SHARED, drawn, overlaps, without, write
+from tutti_asr_lab.training.mandarin.texts import SHARED, drawn, overlaps, without, write
 
 
 def test_sentences_have_their_numbers_in_words_and_no_marks() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from model.text.letters import IDEOGRAPHS, has_ideographs, unspellable
 from model.text.spelled import spoken
-from model.training.language_model.gathering.texts import sentences_of
+from tutti_asr_lab.training.language_model.gathering.texts import sentences_of
 
 
 @pytest.mark.parametrize(

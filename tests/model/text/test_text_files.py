@@ -10,12 +10,12 @@ from model.errors import LanguageModelError, ManifestError, PublishedModelError
 from model.lm.arpa import read_arpa
 from model.recordings import read_manifest
 from model.text.files import read_lines
-from model.training.acoustic.recipe import RECIPES, read_recipe
-from model.training.language_model.pair_counts import read_counts
-from model.training.language_model.train import read_lines as read_sentences
 from server.access.keys import read_secrets
 from server.configuration.models_file import read_models
 from server.errors import SettingsError
+from tutti_asr_lab.training.acoustic.recipe import RECIPES, read_recipe
+from tutti_asr_lab.training.language_model.pair_counts import read_counts
+from tutti_asr_lab.training.language_model.train import read_lines as read_sentences
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-be-bom", "utf-32")
 ARPA = "\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-1\t</s>\n-0.5\tcafé\n\n\\end\\\n"

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.hostile.containers import element
 from server.audio.containers.timeline import MAX_GAP_S
 from server.audio.containers.webm import MAX_SEARCHED_BYTES
 from server.audio.decoder import open_decoder
@@ -20,6 +19,7 @@ from server.audio.formats import audio_form
 from server.audio.packets import MAX_LOST_BYTES
 from server.errors import Inflated, Undecodable
 from tests.support.audio.media_files import container, decoded, likeness, opus_packets, speech
+from tutti_asr_lab.trials.hostile.containers import element
 
 RATE = 48_000
 PACKET = RATE // 50  # samples

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.hostile.containers import element
 from server.audio.decode_queue import BURST_S, PIECE_BYTES, DecodeBudget, LiveDecoder
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
@@ -28,6 +27,7 @@ from tests.support.audio.media_files import (
     sound_file,
     speech,
 )
+from tutti_asr_lab.trials.hostile.containers import element
 
 MESSAGE_BYTES = 2**20  # the largest message that the server accepts
 SOON_S = 4.0  # processor time per message, in Python, on any machine

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from loadtest.failover.streams import Audio, Outcome
 from loadtest.processes import Process
 from tests.server.processes.test_server_of_processes import AT_ONCE_S, STREAM_S, check, during, model, texts_of
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, FrontEnds, speech
+from tutti_asr_lab.trials.failover.streams import Audio, Outcome
 
 ENGINES = ("--engines", "2", "--threads", "1")
 LIMIT = 8

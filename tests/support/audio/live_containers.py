@@ -6,8 +6,8 @@ import struct
 
 import numpy as np
 
-from loadtest.hostile.containers import element
 from tests.support.audio.media_files import container, opus_packets, speech
+from tutti_asr_lab.trials.hostile.containers import element
 
 UNKNOWN = (1 << 56) - 1  # the size of an element that a live recorder leaves open
 UNKNOWN_WAV = 0xFFFFFFFF

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from model.training.synthesis.voices import random_voice, speak
+from tutti_asr_lab.training.synthesis.voices import random_voice, speak
 
 PEAK = 0.5  # of full scale: -6 dBFS
 

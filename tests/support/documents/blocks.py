@@ -137,4 +137,6 @@ def inline() -> Iterator[tuple[str, str]]:
     for document in documents():
         text = BLOCK.sub(lambda found: "\n" * found[0].count("\n"), (ROOT / document).read_text(encoding="utf-8"))
         for number, line in enumerate(text.splitlines(), 1):
-            yield from ((f"{document}:{number}", span) for span in INLINE.findall(PAST.sub("", line)) if OURS.match(span))
+            yield from (
+                (f"{document}:{number}", span) for span in INLINE.findall(PAST.sub("", line)) if OURS.match(span)
+            )

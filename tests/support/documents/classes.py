@@ -59,7 +59,7 @@ CHECK = Elsewhere("tests/server/tools/test_model_check.py", ('"model", "check"',
 SERVES_FILE = Elsewhere("tests/model/published/test_refusals.py", ('"serve", "--model"',))
 PUBLISHED = Elsewhere("tests/server/models/test_published_server.py", ("model=model_of(variant)",))
 LOADED = Elsewhere("tests/server/models/test_loading_models.py", ('["model", *words, "--url", url]',))
-TUNE = Elsewhere("tests/model/training/language_model/test_lm_tune.py", ('["tune", ',))
+TUNE = Elsewhere("tests/lab/training/language_model/test_lm_tune.py", ('["tune", ',))
 RECEIPTS = Elsewhere(
     "tests/server/receipts/test_receipt_commands.py", ('tutti("receipt"', 'tutti("replay"', 'tutti("audit"')
 )
@@ -67,13 +67,13 @@ RECEIPT_KEYS = Elsewhere("tests/server/receipts/test_receipt_commands.py", ('"ke
 CLIENTS = Elsewhere("tests/ecosystem/test_clients_page.py", ("BLOCKS = BLOCK.findall(PAGE.read_text())",))
 LANGUAGE = Elsewhere("tests/server/models/test_new_language.py", ('["bash", "-ec", text]',))
 TRAIN = Elsewhere("tests/server/models/test_new_language.py", ('"docs" / "new-language.md"',))
-QUANTIZE = Elsewhere("tests/model/training/quantization/test_quantize_command.py", ('["quantize", ', '"--validation"'))
-QUANTIZE_ONNX = Elsewhere("tests/model/training/published/test_quantize.py", ('["quantize", ', '"--audio"'))
-AVERAGING = Elsewhere("tests/model/training/acoustic/test_averaging.py", ('"--shares"', "main()"))
+QUANTIZE = Elsewhere("tests/lab/training/quantization/test_quantize_command.py", ('["quantize", ', '"--validation"'))
+QUANTIZE_ONNX = Elsewhere("tests/lab/training/published/test_quantize.py", ('["quantize", ', '"--audio"'))
+AVERAGING = Elsewhere("tests/lab/training/acoustic/test_averaging.py", ('"--shares"', "main()"))
 WHEELS = Elsewhere("tests/deploy/test_wheels.py", ('"-m", "build"',))
 LOAD = Elsewhere("tests/loadtest/generator/test_faults_while_loading.py", ("run_loadtest(",))
 FORECAST = Elsewhere(
-    "tests/loadtest/planning/test_front_ends.py",
+    "tests/lab/planning/test_front_ends.py",
     ("--cores 2,4,8,16,64", "--cores 16 --gpu"),
 )
 RULERS = Elsewhere("tests/loadtest/rulers/test_rulers.py", ("Ruler.TTFS", "measure(RulerSettings("))
@@ -81,7 +81,7 @@ TURNS = Elsewhere("tests/loadtest/rulers/test_turn_takes.py", ("run_turns",))
 EARLY = Elsewhere("tests/loadtest/rulers/test_early_end.py", ("EarlyEnd",))
 FRONT_ENDS = Elsewhere("tests/server/processes/test_server_of_processes.py", ('("--front-ends", "1", ',))
 SECRETS = Elsewhere("tests/deploy/test_readme.py", ('block("sh secrets")',))
-RAY = Elsewhere("tests/deploy/test_ray_cluster.py", ("haproxy", "loadtest.benchmarks.ray.trial"))
+RAY = Elsewhere("tests/deploy/test_ray_cluster.py", ("haproxy", "tutti_asr_lab.benchmarks.ray.trial"))
 
 CLASSES: Mapping[str, Mapping[str, Class]] = {
     "README.md": {
@@ -122,7 +122,9 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "ray start": RAY,
         "python -m deploy.ray --least": RAY,
         "python -m deploy.ray --gpus": GPU,
-        "python -m model.training.on_ray": Elsewhere("tests/deploy/test_ray_training.py", ("model.training.on_ray",)),
+        "python -m tutti_asr_lab.training.on_ray": Elsewhere(
+            "tests/deploy/test_ray_training.py", ("tutti_asr_lab.training.on_ray",)
+        ),
     },
     "docs/contact-center.md": {
         "python -": HERE,
@@ -153,7 +155,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
     "docs/fine-tuning.md": {
         "tutti evaluate ": HERE,
         "tutti train ": TRAIN,
-        "python -m model.training.acoustic.averaging ": HERE,
+        "python -m tutti_asr_lab.training.acoustic.averaging ": HERE,
         "tutti quantize ": QUANTIZE,
         "tutti serve ": HERE,
         "tutti lm train ": HERE,
@@ -163,7 +165,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
     "docs/front-ends.md": {
         "tutti serve": HERE,
         "tutti plan --cores ": Elsewhere(
-            "tests/loadtest/planning/test_front_ends.py",
+            "tests/lab/planning/test_front_ends.py",
             ("--cores 2,4,8,16,64", "--cores 16 --gpu"),
         ),
     },
@@ -171,10 +173,10 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "pip install ": INSTALLS,
         "tutti doctor --device cuda": GPU,
         "tutti serve --device cuda": GPU,
-        "python -m loadtest.benchmarks.gpu samples": Elsewhere(
-            "tests/loadtest/benchmarks/gpu/test_dry_run.py", ('main(["samples"])',)
+        "python -m tutti_asr_lab.benchmarks.gpu samples": Elsewhere(
+            "tests/lab/benchmarks/gpu/test_dry_run.py", ('main(["samples"])',)
         ),
-        "python -m loadtest.benchmarks.gpu run": GPU,
+        "python -m tutti_asr_lab.benchmarks.gpu run": GPU,
     },
     "docs/installing.md": {
         "python -m build ": WHEELS,
@@ -207,7 +209,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "tutti quantize DIR ": QUANTIZE_ONNX,
     },
     "docs/new-language.md": {
-        "python -m model.training.lexicon.table ": LANGUAGE,
+        "python -m tutti_asr_lab.training.lexicon.table ": LANGUAGE,
         "tutti lm train ": LANGUAGE,
         "tutti synthesize ": LANGUAGE,
         "tutti train ": LANGUAGE,
@@ -227,8 +229,8 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "python -m tests.support.networks.probes ": Elsewhere(
             "tests/model/published/test_probes.py", ("make_probe(kind, tmp_path",)
         ),
-        "python -m loadtest.benchmarks.tradeoff ": Elsewhere(
-            "tests/loadtest/benchmarks/test_tradeoff.py", ("tradeoff.measured(",)
+        "python -m tutti_asr_lab.benchmarks.tradeoff ": Elsewhere(
+            "tests/lab/benchmarks/test_tradeoff.py", ("tradeoff.measured(",)
         ),
         "python3 -m venv ": INSTALLS,
         "install ": ROOT_ALONE,
@@ -238,7 +240,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
     "docs/training.md": {
         "tutti train ": TRAIN,
         "export GLOO_SOCKET_IFNAME": SHELL,
-        "torchrun ": Elsewhere("tests/model/training/acoustic/parallel/test_machines.py", ("torchrun(",)),
+        "torchrun ": Elsewhere("tests/lab/training/acoustic/parallel/test_machines.py", ("torchrun(",)),
     },
     "docs/turns.md": {
         "tutti loadtest --ruler early-end": EARLY,
@@ -251,9 +253,11 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "tutti loadtest --ruler word-delay": RULERS,
     },
     "docs/written-forms.md": {"printf ": HERE, "tutti serve --written-forms ": HERE},
-    "model/training/recipes/README.md": {
-        "model/training/recipes/small.sh": Elsewhere("tests/model/training/test_recipe_scripts.py", ("SCRIPTS",)),
-        "DATA=": Elsewhere("tests/model/training/test_recipe_scripts.py", ("SCRIPTS",)),
+    "lab/tutti_asr_lab/training/recipes/README.md": {
+        "lab/tutti_asr_lab/training/recipes/small.sh": Elsewhere(
+            "tests/lab/training/test_recipe_scripts.py", ("SCRIPTS",)
+        ),
+        "DATA=": Elsewhere("tests/lab/training/test_recipe_scripts.py", ("SCRIPTS",)),
     },
     "tests/ecosystem/README.md": {"python tests/ecosystem/environments.py": INSTALLS, "pytest ": TESTS},
 }

@@ -10,7 +10,7 @@ import numpy as np
 from model.int8.quantized import QuantizedNetwork
 from model.int8.slots import Int8Slots, PackedNetwork
 from model.torch_model import TorchModel
-from model.training.quantization.quantize import quantize
+from tutti_asr_lab.training.quantization.quantize import quantize
 
 PHONES = tuple("pbtdkgmnŋfvθðszʃʒhlɹjw")
 

@@ -15,9 +15,9 @@ import httpx
 from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from loadtest.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
 from loadtest.processes import Process, connections, tree
 from loadtest.served import served_process
+from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
 
 WITHIN_S = 30.0
 FRONT_END, ENGINE_HOST = "front_end", "engine_host"

@@ -16,11 +16,11 @@ import numpy as np
 import soundfile
 
 from model.config import ModelConfig
-from model.training.acoustic import reporting
-from model.training.acoustic.augment import Augmentation
-from model.training.acoustic.parallel.launch import Place
-from model.training.acoustic.recipe import Recipe
-from model.training.acoustic.run import Every, Places, train
+from tutti_asr_lab.training.acoustic import reporting
+from tutti_asr_lab.training.acoustic.augment import Augmentation
+from tutti_asr_lab.training.acoustic.parallel.launch import Place
+from tutti_asr_lab.training.acoustic.recipe import Recipe
+from tutti_asr_lab.training.acoustic.run import Every, Places, train
 
 RATE = 16_000
 TINY = ModelConfig(name="tiny", conv_channels=32, hidden=64, layers=1, lookahead=2)

@@ -1,4 +1,4 @@
-"""Broken containers from `loadtest.hostile`: uploaded or live, each is either read or refused."""
+"""Broken containers from `tutti_asr_lab.trials.hostile`: uploaded or live, each is either read or refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.hostile.containers import broken
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
 from server.audio.recordings.recording import Recording
 from server.errors import MediaError, Refused
+from tutti_asr_lab.trials.hostile.containers import broken
 
 SAMPLE = Path(__file__).parents[4] / "model" / "samples" / "porch_fan.flac"
 ANY, RATE = audio_form(None, None), 16_000

@@ -1,0 +1,334 @@
+"""`tutti plan`: estimate replicas and cores for a load."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from server.cli.errors import EXIT_FAILED, bad_option, fail, given_options
+from server.cli.options import JsonOption, default_of, one_of, same_options_as
+
+MOST_STREAMS, MOST_MS, MOST_US = 100_000_000, 10_000.0, 10_000_000.0
+"""Bounds of what can be meant: above them results are numbers without a meaning, or take hours."""
+
+if TYPE_CHECKING:
+    from tutti_asr_lab.planning.day import Day
+    from tutti_asr_lab.planning.plan import Output
+    from tutti_asr_lab.simulation.calibration import Calibration
+    from tutti_asr_lab.simulation.planning import Serving
+
+
+def for_cores(
+    *,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead: predict front ends, engines, their threads and streams of one server on this number of "
+            "cores, or of several with commas."
+        ),
+    ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="With --cores: the engine runs on a GPU.")] = False,
+    published_us: Annotated[
+        float | None,
+        typer.Option(
+            help="With --cores: a published model that takes this many µs a row on one thread, by the 32 rows of "
+            "`tutti model check`.",
+            min=1.0,
+            max=MOST_US,
+        ),
+    ] = None,
+    step_ms: Annotated[
+        float, typer.Option(help="With --published-us: audio of a step of the model, ms.", min=1.0, max=MOST_MS)
+    ] = 80.0,
+) -> None:
+    """Options of `tutti plan` for one server, by the cores of its machine."""
+
+
+def for_a_day(
+    *,
+    users: Annotated[
+        int | None,
+        typer.Option(help="Instead: simulate replicas for this number of users over a day.", min=1, max=MOST_STREAMS),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option(help="With --users: CSV file of the share that speaks by time, or: day, doubling.")
+    ] = "day",
+    fill: Annotated[
+        float, typer.Option(help="With --users: the autoscaler's target, `fill` of the chart.", min=0.05, max=1.0)
+    ] = 0.6,
+    max_replicas: Annotated[int, typer.Option(help="With --users: most replicas.", min=3, max=1_000_000)] = 1_000,
+    start_s: Annotated[
+        float, typer.Option(help="With --users: seconds until a new replica is ready.", min=0.0, max=86_400.0)
+    ] = 45.0,
+    resumable: Annotated[
+        float, typer.Option(help="With --users: share of streams that a removed replica hands on.", min=0.0, max=1.0)
+    ] = 0.0,
+    failures: Annotated[
+        float, typer.Option(help="With --users: failures of a replica in a day.", min=0.0, max=10_000.0)
+    ] = 0.5,
+    csv: Annotated[Path | None, typer.Option(help="With --users: write each minute to this CSV file.")] = None,
+) -> None:
+    """Options of `tutti plan` for replicas over a day."""
+
+
+OF_DAY = set(inspect.signature(for_a_day).parameters) - {"users"}
+NOT_OF_DAY = {"streams", "levels", "seconds", "client_us", "crowd"}
+
+
+@same_options_as(for_a_day)
+@same_options_as(for_cores)
+def plan(
+    context: typer.Context,
+    *,
+    streams: Annotated[int, typer.Option(help="Live streams, total of all replicas.", min=1, max=MOST_STREAMS)] = 1_000,
+    slo_ms: Annotated[
+        float, typer.Option(help="Latency target: p98 of chunk latency, ms.", min=0.1, max=MOST_MS)
+    ] = 100.0,
+    calibration: Annotated[
+        Path | None, typer.Option(help="File of `tutti calibrate`. Default: the shipped one.")
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="eager, deadline or single.",
+            default_factory=default_of("policy"),
+            envvar="TUTTI_POLICY",
+            callback=one_of("eager", "deadline", "single"),
+        ),
+    ],
+    max_batch: Annotated[
+        int,
+        typer.Option(
+            help="Maximum streams in a batch.",
+            min=1,
+            default_factory=default_of("max_batch"),
+            envvar="TUTTI_MAX_BATCH",
+        ),
+    ],
+    latency_budget_ms: Annotated[
+        float,
+        typer.Option(
+            help="Deadline of a step with --policy deadline, ms.",
+            min=0.001,
+            default_factory=default_of("latency_budget_ms"),
+            envvar="TUTTI_LATENCY_BUDGET_MS",
+        ),
+    ],
+    headroom: Annotated[
+        float, typer.Option(help="Share of each replica's capacity kept free.", min=0.0, max=0.9)
+    ] = 0.2,
+    levels: Annotated[
+        str | None, typer.Option(help="Simulate one replica with these numbers of streams, with commas, instead.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds to simulate at each of --levels.", min=1.0, max=86_400.0)
+    ] = None,
+    stream_s: Annotated[float, typer.Option(help="Mean stream length, seconds.", min=0.1, max=86_400.0)] = 60.0,
+    channels: Annotated[int, typer.Option(help="Channels of a stream: 2 for stereo calls.", min=1, max=8)] = 1,
+    decoder: Annotated[
+        str | None,
+        typer.Option(help="Refuse a calibration of another decoder than this.", callback=one_of("greedy", "beam")),
+    ] = None,
+    models: Annotated[
+        int,
+        typer.Option(help="Models of a replica that take turns, with an equal share of the streams.", min=1, max=1_000),
+    ] = 1,
+    front_ends: Annotated[
+        int,
+        typer.Option(help="Front-end processes of a replica, each on its own core; 0 = one process.", min=0, max=1_000),
+    ] = 0,
+    crowd: Annotated[
+        int,
+        typer.Option(
+            help="Streams that connect to a replica at once, in addition to the others.", min=0, max=1_000_000
+        ),
+    ] = 0,
+    client_us: Annotated[
+        str | None,
+        typer.Option(
+            help="Add a load generator on the same machine: µs to send, to receive, its clock's tick, to open a stream."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Plot latency and batch size against load, or replicas over the day, to this PNG file."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for start times and batch times.")] = 1,
+    **options: Any,
+) -> None:
+    """Estimate the number of replicas needed for N streams at a latency target, by simulation with the real batcher.
+
+    With --users: the replicas over a day, chosen by the autoscaler of the Helm chart.
+
+    A stereo call with `multichannel=true` is a stream of two channels, each of which counts: --channels 2.
+
+    The shipped calibration describes one machine, named in the output. For another machine run `tutti calibrate`.
+    """
+    if options["cores"] is not None or options["gpu"]:
+        _plan_for_cores(context, context.params)
+        return
+    for option in given_options(context, {"published_us", "step_ms"}):
+        raise typer.BadParameter(f"{option}: needs --cores")
+    _check_day(context, options["users"])
+    from batching.batcher import Policy
+    from tutti_asr_lab.planning import plan as plan_runs
+    from tutti_asr_lab.simulation.planning import Serving
+
+    serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s, models, front_ends, crowd)
+    device = _calibration(calibration, decoder)
+    with _named("--levels", levels):
+        loads = plan_runs.parse_levels(levels) if levels else None
+    with _named("--client-us", client_us):
+        client = plan_runs.parse_client(client_us)
+    if options["users"] is not None:
+        found = _plan_for_a_day(device, serving, context.params)
+    elif loads is None:
+        total = streams * channels
+        found = plan_runs.answer(device, serving, streams=total, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
+    else:
+        total_loads = [load * channels for load in loads]
+        found = plan_runs.predict(device, serving, total_loads, seconds=seconds, client=client, seed=seed)
+    _print(found, as_json=as_json)
+    if plot is not None and options["users"] is None:
+        _draw(device, serving, loads, plot, seed)
+    raise typer.Exit(0 if found.possible else EXIT_FAILED)
+
+
+def _plan_for_cores(context: typer.Context, options: Mapping[str, Any]) -> None:
+    """Print processes and predicted streams of one server on machines. Raises: typer.BadParameter."""
+    from batching.processes import ON_GPU, OWN, PUBLISHED, choose_processes
+    from tutti_asr_lab.planning.front_ends import forecast, predict
+    from tutti_asr_lab.planning.plan import parse_cores
+
+    gpu, published_us = options["gpu"], options["published_us"]
+    _check_cores(context, options["cores"], gpu=gpu, published=published_us is not None)
+    with _named("--cores", options["cores"]):
+        machines = parse_cores(options["cores"])
+    chosen_by = of_model = ON_GPU if gpu else OWN
+    if published_us is not None:
+        chosen_by, of_model = PUBLISHED, replace(PUBLISHED, step_us=published_us)
+    layouts = [choose_processes(cores, chosen_by, max_batch=options["max_batch"]) for cores in machines]
+    step_s = options["step_ms"] / 1e3
+    found = [predict(cores, layout, of_model, step_s) for cores, layout in zip(machines, layouts, strict=True)]
+    _print(forecast(found), as_json=options["as_json"])
+
+
+def _plan_for_a_day(device: Calibration, serving: Serving, options: Mapping[str, Any]) -> Output:
+    """Simulate replicas over a day, and write its files. Raises: typer.BadParameter."""
+    from tutti_asr_lab.planning.day import profile_of, report, simulate_day, usable_channels
+    from tutti_asr_lab.simulation.autoscaling import ScalingRule
+    from tutti_asr_lab.simulation.fleet import TICKS, FleetSettings
+
+    slo_s, headroom, seed = options["slo_ms"] / 1e3, options["headroom"], options["seed"]
+    limit = usable_channels(device, serving, slo_s=slo_s, headroom=headroom, seed=seed)
+    if limit < options["channels"]:
+        return report(device, None)
+    fleet = FleetSettings(
+        options["users"],
+        limit,
+        stream_s=serving.stream_s,
+        channels=options["channels"],
+        start_s=options["start_s"],
+        resumable=options["resumable"],
+        failures_per_day=options["failures"],
+        rule=ScalingRule(fill=options["fill"], most=options["max_replicas"]),
+        tick_s=serving.stream_s / TICKS,
+    )
+    with _named("--profile", options["profile"]):
+        day = simulate_day(device, serving, profile_of(options["profile"]), fleet, seed=seed)
+    _write_day(day, options["csv"], options["plot"])
+    return report(device, day)
+
+
+def _print(found: Output, *, as_json: bool) -> None:
+    typer.echo("\n".join(found.lines), err=as_json)
+    if as_json:
+        typer.echo(found.document)
+
+
+def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool, published: bool) -> None:
+    """Reject options that a prediction by cores would ignore. Raises: typer.BadParameter."""
+    if cores is None:
+        raise typer.BadParameter("--gpu: needs --cores")
+    used = {"cores", "gpu", "as_json"} | (set() if gpu else {"max_batch", "published_us"})
+    for option in given_options(context, set(context.params) - (used | {"step_ms"} if published else used)):
+        others = "--cores and --gpu" if gpu else "--cores"
+        needs = option == "--step-ms" and not gpu
+        advice = "needs --published-us" if needs else f"cannot be combined with {others}; leave one of them out"
+        raise typer.BadParameter(f"{option}: {advice}")
+
+
+def _check_day(context: typer.Context, users: int | None) -> None:
+    """Reject options that a day, or a plan without one, would ignore. Raises: typer.BadParameter."""
+    if users is None:
+        for option in given_options(context, OF_DAY):
+            raise typer.BadParameter(f"{option}: needs --users")
+    else:
+        for option in given_options(context, NOT_OF_DAY):
+            raise typer.BadParameter(f"{option}: cannot be combined with --users; leave one of them out")
+
+
+def _calibration(path: Path | None, decoder: str | None) -> Calibration:
+    """Return the calibration of this file, or the shipped one. Raises: typer.BadParameter."""
+    from tutti_asr_lab.simulation.calibration import Calibration, shipped
+
+    with _named("--calibration", path):
+        found = Calibration.load(path) if path else shipped()
+    measured = found.provenance.decoder
+    if decoder is not None and decoder != measured:
+        raise typer.BadParameter(
+            f"--decoder {decoder}: the calibration was measured with {measured or 'an unknown decoder'}; "
+            f"run tutti calibrate --decoder {decoder}, and pass its file with --calibration"
+        )
+    return found
+
+
+@contextmanager
+def _named(option: str, value: object) -> Iterator[None]:
+    """Name the option whose value is wrong. Raises: typer.BadParameter."""
+    try:
+        yield
+    except OSError as error:
+        raise bad_option(option, value, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise bad_option(option, value, str(error)) from error
+
+
+def _draw(device: Calibration, serving: Serving, loads: tuple[int, ...] | None, path: Path, seed: int) -> None:
+    with _drawing(path):
+        from tutti_asr_lab.planning.plan_plot import draw
+
+        draw(device, serving, path, loads=loads, seed=seed)
+
+
+def _write_day(day: Day, table: Path | None, plot: Path | None) -> None:
+    """Write the files of a simulated day. Raises: typer.BadParameter."""
+    from tutti_asr_lab.planning.day import write_csv
+
+    if table is not None:
+        with _named("--csv", table):
+            write_csv(day.moments, table)
+    if plot is not None:
+        with _drawing(plot):
+            from tutti_asr_lab.planning.plan_plot import draw_day
+
+            draw_day(day, plot)
+
+
+@contextmanager
+def _drawing(path: Path) -> Iterator[None]:
+    """Say what is missing if matplotlib is, and what was written otherwise."""
+    try:
+        yield
+    except ImportError:
+        from model.errors import install_hint
+
+        fail(f"a plot needs matplotlib: {install_hint('loadtest')}")
+    typer.echo(f"wrote {path}", err=True)

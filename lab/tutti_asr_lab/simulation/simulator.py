@@ -1,0 +1,178 @@
+"""Discrete-event simulation of a replica: the real batcher with simulated event loops, model threads and clients.
+
+It consists of servers with one queue each: `generator.py`, `event_loop.py`, `model_thread.py`. The server with the
+earliest next event acts; nothing is computed between events. The same seed gives the same outcome.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from batching.batcher import Batcher
+from tutti_asr_lab.simulation.calibration import Client, Interference, Overheads, RandomFactors, Spreads
+from tutti_asr_lab.simulation.event_loop import Cores, EventLoop
+from tutti_asr_lab.simulation.generator import Generator
+from tutti_asr_lab.simulation.model_thread import ModelThread, StepToken
+from tutti_asr_lab.simulation.outcome import Outcome, Percentiles
+from tutti_asr_lab.simulation.service_table import ServiceTable
+from tutti_asr_lab.simulation.workload import Arrivals, Live, Message
+
+GROWTH, GROWTH_S = 1.5, 0.02
+"""A load is unstable if the median latency of the last quarter is above 1.5 times that of the first, plus 20 ms."""
+
+
+class Server(Protocol):
+    """Component of the simulation that acts at scheduled times."""
+
+    at_s: float
+
+    def act(self, now: float) -> None:
+        """Process the event that is due now."""
+        ...
+
+
+class Simulator:
+    """One run of one replica under one load."""
+
+    def __init__(
+        self,
+        batchers: Batcher | Sequence[Batcher],
+        table: ServiceTable,
+        load: Live,
+        *,
+        overheads: Overheads | None = None,
+        interference: Interference | None = None,
+        spreads: Spreads | None = None,
+        client: Client | None = None,
+        cores: int = 0,
+        front_ends: int = 0,
+        seed: int = 1,
+    ) -> None:
+        """Build the replica. The batchers must be new, one per model, each with as many of the streams.
+
+        Their `max_queued` must never be reached, so that an overload shows as latency. `cores` are shared by all
+        threads, including the client's if there is one; 0 = one core per thread. `front_ends`: number of event-loop
+        processes, among which a supervisor distributes the connections; 0 = one process with the model.
+        """
+        costs, factors = overheads or Overheads(), RandomFactors(spreads or Spreads(), seed + 2)
+        token = StepToken()
+        self._models = [
+            ModelThread(
+                batcher,
+                table,
+                costs,
+                interference or Interference(),
+                rng=random.Random(seed + 1 + 10 * number),
+                factors=factors,
+                token=token,
+                shares_lock=not front_ends,
+            )
+            for number, batcher in enumerate([batchers] if isinstance(batchers, Batcher) else batchers)
+        ]
+        shared = Cores(cores, self._models)
+        self._loops = [
+            EventLoop(costs, self._models, shared, self._answered, factors) for _ in range(max(1, front_ends))
+        ]
+        shared.loops = self._loops
+        self._supervisor = Supervisor(self._loops, costs.wake_s, factors)
+        for model in self._models:
+            model.loops, model.routes = self._loops, self._supervisor.routes
+        receive = self._supervisor.receive if front_ends else self._loops[0].receive
+        self._clients = Generator(
+            client,
+            iter(Arrivals(load, seed)),
+            receive,
+            shared,
+            path_s=costs.path_s,
+            wake_s=costs.wake_s,
+            factors=factors,
+        )
+
+    @property
+    def sent(self) -> int:
+        """Number of timed steps sent so far."""
+        return self._clients.sent
+
+    @property
+    def latencies(self) -> Sequence[tuple[float, float]]:
+        """(due time of its message, seconds until the answer) of each timed step, in order of the answers."""
+        return self._clients.latencies
+
+    def run(self, seconds: float, warm_up_s: float = 1.0) -> Outcome:
+        """Simulate the warm-up and `seconds`, then continue until every sent step is answered."""
+        end_s = warm_up_s + seconds
+        self._advance(end_s)
+        busy = _most_busy(self._models) / end_s, _most_busy(self._loops) / end_s
+        self._clients.stop()
+        self._advance(math.inf)  # until every sent step is answered
+        return self._outcome(warm_up_s, end_s, busy)
+
+    def _answered(self, due_s: float, at_s: float) -> None:
+        self._clients.answered(due_s, at_s)
+
+    def _advance(self, end_s: float) -> None:
+        servers: list[Server] = [self._clients, *self._loops, *self._models]
+        while True:
+            first, first_s = servers[0], servers[0].at_s
+            for server in servers:
+                if server.at_s < first_s:
+                    first, first_s = server, server.at_s
+            if first_s >= end_s:
+                return
+            first.act(first_s)
+
+    def _outcome(self, from_s: float, end_s: float, busy: tuple[float, float]) -> Outcome:
+        measured = [(due_s, took_s) for due_s, took_s in self.latencies if from_s <= due_s < end_s]
+        batches = Counter(
+            rows for model in self._models for began_s, rows in model.batches if from_s <= began_s < end_s
+        )
+        steps = sum(rows * count for rows, count in batches.items())
+        return Outcome(
+            latency_ms=Percentiles.of([took_s for _, took_s in measured]) if measured else None,
+            batches=dict(sorted(batches.items())),
+            model_busy=round(busy[0], 4),
+            loop_busy=round(busy[1], 4),
+            stable=_keeps_up(measured, from_s, end_s),
+            background_steps=max(0, steps - len(measured)),
+            seconds=end_s - from_s,
+        )
+
+
+class Supervisor:
+    """Accepts connections and hands each to the event loop with the fewest; a handover wakes up two processes."""
+
+    def __init__(self, loops: Sequence[EventLoop], wake_s: float, factors: RandomFactors) -> None:
+        self.routes: dict[int, EventLoop] = {}
+        self._loops = loops
+        self._wake_s = wake_s
+        self._factors = factors
+
+    def receive(self, now: float, message: Message) -> None:
+        """Pass a message to the event loop of its stream."""
+        loop = self.routes.get(message.stream)
+        if loop is None:
+            loop = self.routes[message.stream] = min(self._loops, key=lambda each: each.streams)
+            loop.streams += 1
+            now += self._wake_s * (self._factors.wake() + self._factors.wake())
+        if message.last:
+            loop.streams -= 1
+        loop.receive(now, message)
+
+
+def _most_busy(servers: Sequence[ModelThread] | Sequence[EventLoop]) -> float:
+    return max(server.busy_s for server in servers)
+
+
+def _keeps_up(measured: Sequence[tuple[float, float]], from_s: float, end_s: float) -> bool:
+    quarter_s = (end_s - from_s) / 4
+    first = [took_s for due_s, took_s in measured if due_s < from_s + quarter_s]
+    last = [took_s for due_s, took_s in measured if due_s >= end_s - quarter_s]
+    if not first or not last:
+        return True
+    return float(np.median(last)) <= GROWTH * float(np.median(first)) + GROWTH_S

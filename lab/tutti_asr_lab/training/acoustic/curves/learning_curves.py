@@ -1,0 +1,119 @@
+"""Learning curves of training runs: losses and error rates on the validation set against hours of training audio.
+
+Usage: python -m tutti_asr_lab.training.acoustic.curves.learning_curves NAME=CSV… --out loadtest/results/learning_curves
+
+Reads the CSV file that `tutti train` writes next to its checkpoint; writes OUT.json, OUT.md and OUT.png.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutti_asr_lab.training.acoustic.curves.figures import RATES, Row, read
+
+ALONE = 2  # rates of a run with one source: its own, and that of all
+
+
+def validations(rows: Sequence[Row]) -> list[Row]:
+    """Rows of validations, each with the training loss of the row before."""
+    found: list[Row] = []
+    loss: float | None = None
+    for row in rows:
+        loss = row.get("loss", loss)
+        if "validation_loss" in row:
+            found.append({**row, "loss": loss} if loss is not None else row)
+    return found
+
+
+def rates_of(row: Row, rate: str) -> dict[str, float]:
+    """Error rates (one of `RATES`) of a validation by source; `all` is the pooled rate."""
+    parts = {name.removeprefix(f"{rate} "): value for name, value in row.items() if name.startswith(f"{rate} ")}
+    return {"all": row[rate], **parts}
+
+
+def markdown(runs: Mapping[str, Sequence[Row]]) -> str:
+    """Markdown with one table per run and one row per validation."""
+    lines = ["# Learning curves", "", "Greedy decoding, no language model; hours of audio include repetitions.", ""]
+    for name, rows in runs.items():
+        points = validations(rows)
+        if not points:
+            continue
+        sources = list(rates_of(points[0], RATES[0]))
+        heads = " | ".join(f"{source} WER / CER" for source in sources)
+        lines += [f"## {name}", "", f"| updates | audio, h | loss | on held-out recordings | {heads} |"]
+        lines += ["|" + "---:|" * (4 + len(sources))]
+        for row in points:
+            wer, cer = (rates_of(row, rate) for rate in RATES)
+            cells = " | ".join(f"{wer[source]:.3f} / {cer[source]:.3f}" for source in sources)
+            training = f"{row['loss']:.2f}" if "loss" in row else "–"  # before the first update
+            losses = f"{training} | {row['validation_loss']:.2f}"
+            lines.append(f"| {row['update']:.0f} | {row['heard_h']:.1f} | {losses} | {cells} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
+    """Plot losses, word and character error rates of every run against hours of audio; one color per source."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib import ticker
+
+    figure, (of_losses, *of_rates) = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained", sharex=True)
+    for (name, rows), style in zip(runs.items(), ("-", "--", ":", "-.") * len(runs), strict=False):
+        prefix = f"{name}, " if len(runs) > 1 else ""
+        for number, (column, label) in enumerate((("loss", "training"), ("validation_loss", "held-out recordings"))):
+            points = [(row["heard_h"], row[column]) for row in rows if column in row]
+            of_losses.plot(*zip(*points, strict=True), style, color=f"C{number}", label=prefix + label)
+        points_of = validations(rows)
+        hours = [row["heard_h"] for row in points_of]
+        for axes, rate in zip(of_rates, RATES, strict=True):
+            rates = [rates_of(row, rate) for row in points_of]
+            for number, source in enumerate(rates[0]):
+                if source == "all" and len(rates[0]) == ALONE:  # the curve of the only source would cover it
+                    continue
+                values = [row[source] for row in rates]
+                axes.plot(hours, values, style, color=f"C{number}", marker="o", markersize=3, label=prefix + source)
+    of_losses.set(ylabel="nats per letter", yscale="log")
+    for axis in (of_losses.yaxis.set_major_formatter, of_losses.yaxis.set_minor_formatter):
+        axis(ticker.StrMethodFormatter("{x:g}"))
+    for axes, quantity in zip(of_rates, ("word", "character"), strict=True):
+        axes.set(ylabel=f"{quantity} error rate, greedy decoding")
+    for axes in (of_losses, *of_rates):
+        axes.set(xlabel="hours of training audio, including repetitions")
+        axes.grid(visible=True, alpha=0.25)
+        axes.legend(fontsize="x-small")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main(
+    runs: Annotated[list[str], typer.Argument(help="NAME=CSV, the CSV file of a training run; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Path without extension.")] = Path("loadtest/results/learning_curves"),
+) -> None:
+    """Write the learning curves of these runs."""
+    curves: dict[str, list[Row]] = {}
+    for run in runs:
+        name, _, path = run.partition("=")
+        if not path:
+            raise typer.BadParameter(f"{run!r} is not NAME=CSV")
+        try:
+            curves[name] = read(Path(path))
+        except (OSError, ValueError) as error:
+            raise typer.BadParameter(f"{path}: {error}") from error
+        if not validations(curves[name]):
+            raise typer.BadParameter(f"{path} has no row of a validation")
+    out.with_suffix(".json").write_text(json.dumps(curves) + "\n")
+    out.with_suffix(".md").write_text(markdown(curves), encoding="utf-8")
+    draw(curves, out.with_suffix(".png"))
+    typer.echo(f"wrote {out}.json, .md and .png")
+
+
+if __name__ == "__main__":
+    typer.run(main)

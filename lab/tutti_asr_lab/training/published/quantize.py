@@ -1,0 +1,232 @@
+"""`tutti quantize` for published models: scales from recordings, compared with the model in floats, and written.
+
+The products that lose most are left in floats until the texts agree; no file is written if they still differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.acoustic import log_probs_of
+from model.ctc.words import joined
+from model.decoder import decoder_of
+from model.errors import PublishedModelError
+from model.evaluation.bootstrap import report_with_intervals
+from model.evaluation.scoring import Score, score
+from model.machine.device import Device
+from model.published.files import find_files
+from model.published.published_model import PublishedModel
+from model.published.quantization.products import digest_of_weights, products_of
+from model.published.quantization.scales import Scales
+from model.published.rewriting.rewriting import Rewritten
+from model.published.rewriting.verdicts import Rewriting
+from tutti_asr_lab.training.published.calibration import Calibrated, calibrate
+
+MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats
+MORE_ERRORS = 0.005  # that the 8-bit text may have against transcripts, as a word error rate, if more words differ
+FEWEST_WORDS = 20  # fewer differ by chance
+LEAST_SOUND_S = 2.0  # scales of silence or of a single sound fit nothing else
+QUIET_DBFS = -60.0
+LEVEL_S = 0.02  # window in which the level is measured
+ROUNDS = 4
+LEFT_OUT = 0.08  # share of the products that each round leaves in floats
+WORTH = 0.5  # share of the errors that may remain if more products in floats are to be worth their time
+ENOUGH_S = 600.0  # of recordings; less gives ranges that other speech may exceed
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A recording for calibration: samples (S,) at the model's rate, and its transcript if there is one."""
+
+    pcm: NDArray[np.int16]
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The scales, and what was measured with them."""
+
+    scales: Scales
+    report: Mapping[str, Any]
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether the texts are close enough to those in floats, or to the transcripts if there are any."""
+        return self.objection is None
+
+    @property
+    def objection(self) -> str | None:
+        """Why the scales should not be used, None if nothing speaks against them."""
+        words, differing = self.report["words"], self.report["wer_to_floats"]
+        if words < FEWEST_WORDS:
+            return f"the model finds {words} words in the recordings, too few to compare (at least {FEWEST_WORDS})"
+        if differing <= MOST_DIFFERENT:
+            return None
+        floats, integers = self.report.get("wer_floats"), self.report.get("wer_int8")
+        if floats is None or integers is None:
+            return f"{differing:.2%} of the words differ from those in floats, more than {MOST_DIFFERENT:.0%}"
+        more = integers["wer"] - floats["wer"]
+        if more <= MORE_ERRORS:
+            return None
+        return f"the word error rate rises by {more:.2%}, more than {MORE_ERRORS:.1%}"
+
+
+def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedModel, Rewritten]:
+    """Load the model in floats, from its file in 8 bits if there is no other.
+
+    Raises: PublishedModelError if it cannot be quantized.
+
+    `rewriting` must be that of the servers: the scales belong to the rewritten graph.
+    """
+    if rewriting == "off":
+        raise PublishedModelError("TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto or exact")
+    files = find_files(path, "fp32")
+    model, found = PublishedModel.load_with_source(files, Device("cpu"), rewriting, from_integers=True)
+    if not set(model.contract.feeds) <= {"window", "bins first", "length", "state"}:
+        raise PublishedModelError(
+            f"models of kind {model.contract.kind} cannot be quantized: they run one row at a time"
+        )
+    if found.source is None:
+        raise PublishedModelError(f"{model.graph.path.name} cannot be quantized: {found.verdicts[0].reason}")
+    return model, found
+
+
+def quantize(
+    model: PublishedModel,
+    found: Rewritten,
+    recordings: Sequence[Spoken],
+    announce: Callable[[str], None],
+    rewriting: Rewriting = "auto",
+) -> Quantized:
+    """Find scales for the products of a model, and compare texts. Raises: PublishedModelError."""
+    if found.source is None:
+        raise PublishedModelError(f"{model.graph.path.name} cannot be quantized")
+    pcm = [each.pcm for each in recordings]
+    seconds = sum(map(len, pcm)) / model.config.sample_rate
+    announce(
+        f"{len(pcm)} recordings, {seconds:.0f} s" + ("" if seconds >= ENOUGH_S else "; 10 minutes are recommended")
+    )
+    _check_sound(pcm, model.config.sample_rate)
+    counted = _counter(len(pcm), announce)
+    candidates = calibrate(model, found.source, pcm, counted)
+    if not candidates:
+        raise PublishedModelError(f"{model.graph.path.name} has no products that could be quantized")
+    last = products_of(found.source)[-1].name  # of the output layer, whose rounding reaches the scores directly
+    chosen = [each for each in candidates if each.name != last or len(candidates) == 1]
+    announce("running the model in floats")
+    expected = _outcome(model, recordings)
+    released = _released_text(model, recordings, expected, announce)
+    files = model.files.digest()
+    weights = {each.name: digest_of_weights(each.weight) for each in products_of(found.source)}
+    step = max(1, round(LEFT_OUT * len(candidates)))
+    best: Quantized | None = None
+    for attempt in range(ROUNDS):
+        kept = chosen[attempt * step :]  # the noisiest are first
+        if not kept:
+            break
+        chosen_scales = {each.name: each.scale for each in sorted(kept, key=lambda each: each.name)}
+        scales = Scales(model.digest, files, chosen_scales, weights)
+        quantized = model.quantized(found, scales, rewriting)
+        announce(f"comparing texts with {len(kept)} of {len(candidates)} products in 8-bit integers")
+        report = _report(recordings, expected, _outcome(quantized, recordings))
+        report |= {"products": len(kept), "of": len(candidates), "seconds": round(seconds, 1)}
+        report |= {"least_snr_db": round(kept[0].snr_db, 1), **released}
+        left_out = _names(candidates, kept)
+        current = Quantized(replace(scales, left_out=left_out, report=report), report)
+        announce(f"  symbols {report['equal_symbols']:.2%} equal, {_differing_words(report)}")
+        if best is None or current.acceptable or report["wer_to_floats"] <= WORTH * best.report["wer_to_floats"]:
+            best = current
+        if current.acceptable:
+            break
+    assert best is not None
+    return best
+
+
+def _check_sound(recordings: Sequence[NDArray[np.int16]], sample_rate: int) -> None:
+    """Refuse recordings of silence, or shorter than a step. Raises: PublishedModelError."""
+    size = round(LEVEL_S * sample_rate)
+    loud = 10 ** (QUIET_DBFS / 10) * 32768**2
+    windows = [pcm[: len(pcm) // size * size].reshape(-1, size).astype(np.float64) for pcm in recordings]
+    sound_s = LEVEL_S * sum(int((np.square(window).mean(axis=1) > loud).sum()) for window in windows)
+    if sound_s < LEAST_SOUND_S:
+        raise PublishedModelError(
+            f"the recordings have {sound_s:.1f} s of sound above {QUIET_DBFS:.0f} dBFS; 8-bit scales need at least "
+            f"{LEAST_SOUND_S:.0f} s of speech"
+        )
+
+
+def _differing_words(report: Mapping[str, Any]) -> str:
+    return f"{report['wer_to_floats']:.2%} of {report['words']} words differ" if report["words"] else "no words"
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    symbols: Sequence[NDArray[np.float32]]  # by recording: of each frame
+    texts: Sequence[str]
+
+
+def _outcome(model: PublishedModel, recordings: Sequence[Spoken]) -> _Outcome:
+    outputs = log_probs_of(model, [each.pcm for each in recordings])
+    decoder = decoder_of(model, decoder="greedy")
+    texts = []
+    for frames in outputs:
+        state = decoder.start(model.config.delay_frames)
+        decoder.advance([state], frames[np.newaxis])
+        texts.append(joined(word.text for word in decoder.take(state)))
+    symbols = [each.argmax(-1) if model.transducer is None else each[..., 0] for each in outputs]
+    return _Outcome([np.asarray(each, np.float32) for each in symbols], texts)
+
+
+def _released_text(
+    model: PublishedModel, recordings: Sequence[Spoken], floats: _Outcome, announce: Callable[[str], None]
+) -> dict[str, float]:
+    """Return how far the text in floats is from that of a file in 8 bits, run as released; {} for other files."""
+    if model.files.precision != "int8":
+        return {}
+    announce(f"running {model.graph.path.name} as released")
+    as_released, _ = PublishedModel.load_with_source(model.files, Device("cpu"), "off")
+    texts = _outcome(as_released, recordings).texts
+    different = sum((score(one, other) for one, other in zip(texts, floats.texts, strict=True)), start=Score())
+    announce(f"  the same weights in floats: word error rate {different.wer:.2%} to its text")
+    return {"wer_of_floats_to_released": round(different.wer, 6)}
+
+
+def _report(recordings: Sequence[Spoken], floats: _Outcome, integers: _Outcome) -> dict[str, Any]:
+    pairs = list(zip(floats.symbols, integers.symbols, strict=True))
+    equal = sum(int((one == other).sum()) for one, other in pairs)
+    to_floats = sum((score(one, other) for one, other in zip(floats.texts, integers.texts, strict=True)), start=Score())
+    report: dict[str, Any] = {
+        "equal_symbols": round(equal / max(1, sum(one.size for one, _ in pairs)), 6),
+        "wer_to_floats": round(to_floats.wer, 6),
+        "words": to_floats.words,
+    }
+    for name, texts in (("floats", floats.texts), ("int8", integers.texts)):
+        scored = [("", score(each.text, text)) for each, text in zip(recordings, texts, strict=True) if each.text]
+        if scored:
+            figures = report_with_intervals(scored)
+            report[f"wer_{name}"] = {key: figures[key] for key in ("wer", "wer_interval")}
+    return report
+
+
+def _names(candidates: Sequence[Calibrated], kept: Sequence[Calibrated]) -> tuple[str, ...]:
+    names = {each.name for each in kept}
+    return tuple(each.name for each in candidates if each.name not in names)
+
+
+def _counter(total: int, announce: Callable[[str], None]) -> Callable[[int], None]:
+    tenth = max(1, total // 10)
+    announced = 0
+
+    def finished(count: int) -> None:
+        nonlocal announced
+        if count >= announced + tenth or count == total:
+            announced = count
+            announce(f"calibrated with {count} of {total} recordings")
+
+    return finished

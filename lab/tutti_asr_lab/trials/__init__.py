@@ -1,0 +1,1 @@
+"""Programs that prove a release: faults, overload, hostile clients, long runs."""

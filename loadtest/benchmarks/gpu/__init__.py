@@ -1,5 +1,0 @@
-"""Measurements of the GPU path: `python -m loadtest.benchmarks.gpu run --part 1|2|3`.
-
-GPU hosts often have only torch, numpy, safetensors and Triton, so this package imports nothing but those, `batching`
-and `model`. Each result is stored with device, versions, commit and date.
-"""

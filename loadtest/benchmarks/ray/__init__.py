@@ -1,1 +1,0 @@
-"""`python -m loadtest.benchmarks.ray.trial`: replicas placed and scaled by Ray, under live streams."""

@@ -1,1 +1,0 @@
-"""`python -m loadtest.failover`: live streams through a proxy while a replica fails."""

@@ -1,1 +1,0 @@
-"""`python -m loadtest.hostile`: a server under attack by hostile clients."""

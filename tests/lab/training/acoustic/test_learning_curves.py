@@ -1,0 +1,84 @@
+"""CSV file of a run, and learning curves from it."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tutti_asr_lab.training.acoustic.curves import figures, learning_curves
+from tutti_asr_lab.training.acoustic.curves.figures import Figures
+
+PROGRESS = {"update": 50, "epoch": 0, "heard_h": 1.5, "elapsed_s": 20.0, "loss": 2.5}
+SCORED = {
+    "update": 50,
+    "heard_h": 1.5,
+    "elapsed_s": 25.0,
+    "validation_loss": 2.0,
+    "greedy_wer": 0.9,
+    "greedy_cer": 0.5,
+    "greedy_wer a": 0.8,
+    "greedy_cer a": 0.4,
+}
+LATER = {"update": 100, "epoch": 1, "heard_h": 3.0, "elapsed_s": 40.0, "loss": 1.5}
+LAST = {
+    "update": 100,
+    "heard_h": 3.0,
+    "validation_loss": 1.0,
+    "greedy_wer": 0.7,
+    "greedy_cer": 0.3,
+    "greedy_wer a": 0.6,
+    "greedy_cer a": 0.2,
+}
+
+
+def written(path, *rows):
+    made = Figures(path, ["a"], 0)
+    for row in rows:
+        made.add(row)
+    return path
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    path = written(tmp_path / "run.csv", PROGRESS, SCORED)
+    assert figures.read(path) == [PROGRESS, SCORED]
+
+
+def test_resuming_drops_later_rows_and_an_incomplete_one(tmp_path):
+    path = written(tmp_path / "run.csv", PROGRESS, SCORED, LATER)
+    path.write_text(path.read_text() + "150,2,4")
+    again = Figures(path, ["a"], 99)
+    assert again.elapsed_s == 25.0
+    assert figures.read(path) == [PROGRESS, SCORED]
+
+
+def test_every_validation_is_a_point_with_the_training_loss_before_it():
+    first, last = learning_curves.validations([PROGRESS, SCORED, LATER, LAST])
+    assert (first["heard_h"], first["loss"], first["validation_loss"]) == (1.5, 2.5, 2.0)
+    assert (last["heard_h"], last["loss"], last["validation_loss"]) == (3.0, 1.5, 1.0)
+    assert learning_curves.rates_of(last, "greedy_wer") == {"all": 0.7, "a": 0.6}
+
+
+def test_the_command_writes_a_table_a_picture_and_the_figures(tmp_path):
+    app = typer.Typer()
+    app.command()(learning_curves.main)
+    path, out = written(tmp_path / "run.csv", PROGRESS, SCORED, LATER, LAST), tmp_path / "curves"
+    done = CliRunner().invoke(app, [f"small={path}", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert [row["update"] for row in json.loads(out.with_suffix(".json").read_text())["small"]] == [50, 50, 100, 100]
+    assert "| 100 | 3.0 | 1.50 | 1.00 | 0.700 / 0.300 | 0.600 / 0.200 |" in out.with_suffix(".md").read_text()
+    assert out.with_suffix(".png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [("nowhere", "is not NAME=CSV"), ("a=missing", "No such file"), ("a=run.csv", "no row of a validation")],
+)
+def test_the_error_names_a_run_that_cannot_be_drawn(tmp_path, monkeypatch, argument, message):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "run.csv", PROGRESS)
+    app = typer.Typer()
+    app.command()(learning_curves.main)
+    done = CliRunner().invoke(app, [argument, "--out", str(tmp_path / "curves")], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert message in done.output

@@ -1,0 +1,128 @@
+"""Simulated arithmetic: equal to integers in numpy, equal in training and serving of a GRU, and reversible."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from model.int8.model import Int8Model
+from model.int8.quantized import QuantizedProduct
+from model.torch_network.network import GRULayer
+from tests.support.networks.small_networks import SMALL, noise, small_network
+from tutti_asr_lab.training.quantization.calibration import in_rows
+from tutti_asr_lab.training.quantization.quantize import quantize
+from tutti_asr_lab.training.quantization.simulated import SimulatedGRU, SimulatedNetwork, SimulatedProduct
+
+FLOAT_ROUNDING = 2e-6  # relative to the largest output: sums of some hundred terms in float32
+
+
+@pytest.fixture(scope="module")
+def quantized():
+    return quantize(small_network(), noise())
+
+
+def product(outputs, inputs, scale=0.031, zero=77, seed=0):
+    rng = np.random.default_rng(seed)
+    return QuantizedProduct(
+        weight=rng.integers(-63, 64, (outputs, inputs)).astype(np.int8),
+        scale=rng.uniform(0.001, 0.02, outputs).astype(np.float32),
+        bias=rng.normal(size=outputs).astype(np.float32),
+        input_scale=float(np.float32(scale)),
+        input_zero=zero,
+    )
+
+
+def in_integers(numbers, x):
+    """Definition of the product in numpy: (N, in) float32 to (N, out)."""
+    inverse = np.float32(1) / np.float32(numbers.input_scale)
+    q = np.clip(np.rint(x * inverse).astype(np.int64) + numbers.input_zero, 0, 255)
+    sums = (q - numbers.input_zero) @ numbers.weight.astype(np.int64).T
+    return sums * (numbers.scale * np.float32(numbers.input_scale)).astype(np.float64) + numbers.bias
+
+
+@pytest.mark.parametrize(("scale", "zero"), [(0.031, 77), (0.0078, 128), (0.25, 0), (0.002, 255)])
+def test_a_simulated_product_equals_integers_to_float_rounding(scale, zero):
+    numbers = product(48, 300, scale, zero)
+    x = np.random.default_rng(1).normal(size=(64, 300)).astype(np.float32)
+    x[0] = 1e6  # beyond the range
+    x[1] = (np.arange(300) - 150 + 0.5) * np.float32(scale)  # between two integers
+    expected = in_integers(numbers, x)
+    found = SimulatedProduct(numbers)(torch.from_numpy(x)).detach().numpy()
+    assert np.abs(found - expected).max() <= FLOAT_ROUNDING * np.abs(expected).max()
+
+
+def test_a_half_is_rounded_to_the_even_integer():
+    numbers = dataclasses.replace(product(1, 4, scale=1.0, zero=10), weight=np.eye(1, 4, dtype=np.int8))
+    numbers = dataclasses.replace(numbers, scale=np.ones(1, np.float32), bias=np.zeros(1, np.float32))
+    simulated = SimulatedProduct(numbers)
+    rounded = [float(simulated(torch.tensor([x, 0, 0, 0.0])).detach()) for x in (0.5, 1.5, 2.5, -0.5, -1.5)]
+    assert rounded == [0, 2, 2, 0, -2]
+
+
+def test_a_simulated_gru_has_the_same_values_in_training_and_serving():
+    layer = gru()
+    x, first = torch.randn(3, 20, 32, generator=torch.manual_seed(2)), torch.rand(3, 32) - 0.5
+    learned, last = layer(x, first)
+    with torch.no_grad():
+        served, served_last = layer(x, first)
+    torch.testing.assert_close(learned.detach(), served, rtol=0, atol=1e-5)
+    torch.testing.assert_close(last.detach(), served_last, rtol=0, atol=1e-5)
+
+
+def test_the_gradients_of_the_scan_are_those_of_the_plain_loop():
+    found = []
+    for forward in (SimulatedGRU.forward, GRULayer.steps):
+        layer = gru()
+        x = torch.randn(3, 12, 32, generator=torch.manual_seed(2)).requires_grad_()
+        out, _ = forward(layer, x, torch.zeros(3, 32))
+        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
+        recurrent = layer.recurrent
+        found.append(
+            [x.grad, recurrent.weight.grad, recurrent.bias.grad, layer.input.weight.grad, layer.input.drift.grad]
+        )
+    for scanned, plain in zip(*found, strict=True):
+        assert float(plain.abs().max()) > 0
+        torch.testing.assert_close(scanned, plain, rtol=1e-3, atol=1e-3 * float(plain.abs().max()))
+
+
+def gru():
+    layer = SimulatedGRU(32, 32)
+    layer.input = SimulatedProduct(product(96, 32, seed=3))
+    layer.recurrent = SimulatedProduct(product(96, 32, scale=1 / 127, zero=127, seed=4))
+    return layer
+
+
+def test_lookahead_rounds_its_inputs_to_bfloat16(quantized):
+    lookahead = SimulatedNetwork(quantized).lookahead
+    x = torch.randn(2, 7, 64, generator=torch.manual_seed(0))
+    _, waiting = lookahead(x, torch.zeros(2, 4, 64))
+    assert torch.equal(waiting.detach(), x[:, -4:].bfloat16().float())
+
+
+def test_the_simulation_agrees_with_the_compiled_step(quantized):
+    """Both round the same inputs; if float rounding moves one across a half, its integer differs by one."""
+    recordings = noise(seconds=2.4, seed=1)
+    pcm = in_rows(recordings, SMALL, steps=10)  # 0.8 s each
+    simulated = SimulatedNetwork(quantized).eval()
+    with torch.no_grad():
+        expected = simulated(pcm, simulated.fresh_state(len(pcm)))[0].numpy()  # (B, T, V)
+    slots = Int8Model(quantized, "x").slots(capacity=len(pcm), largest=len(pcm))
+    found = []
+    for step in pcm.numpy().reshape(len(pcm), 10, -1).swapaxes(0, 1):
+        slots.inputs[: len(pcm)] = step
+        found.append(np.array(slots.run(range(len(pcm)))))
+    gap = np.abs(np.concatenate(found, axis=1) - expected)
+    assert np.median(gap) < 1e-4
+    assert gap.max() < 0.1
+
+
+def test_a_simulated_network_returns_its_original_parameters(quantized):
+    again = SimulatedNetwork(quantized).numbers()
+    assert again.config == quantized.config
+    assert {name: t.tolist() for name, t in again.tensors.items()} == {
+        name: t.tolist() for name, t in quantized.tensors.items()
+    }
+    for name, numbers in quantized.products.items():
+        for field in dataclasses.fields(numbers):
+            np.testing.assert_array_equal(getattr(again.products[name], field.name), getattr(numbers, field.name))

@@ -1,0 +1,62 @@
+"""Loss of the engine under load: which process is killed, what is judged, and one short run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from loadtest.generator.measures import LevelReport
+from loadtest.processes import Process
+from tutti_asr_lab.trials.failover import engine
+from tutti_asr_lab.trials.failover.report import figures
+
+
+def test_the_host_that_serves_is_the_one_started_first() -> None:
+    processes = [
+        Process(30, 1, "500", "engine_host", 1.0),
+        Process(20, 1, "400", "front_end", 1.0),
+        Process(40, 1, "450", "engine_host", 1.0),
+    ]
+    assert engine.serving_host(processes).pid == 40
+    with pytest.raises(ValueError, match="empty"):
+        engine.serving_host(processes[1:2])
+
+
+def test_a_short_run_loses_nothing(tmp_path: Path) -> None:
+    """Two kills under a few streams."""
+    app = typer.Typer()
+    app.command()(engine.main)
+    words = ["--streams", "4", "--stream-s", "4", "--resumable", "2", "--every-s", "6", "--seconds", "12", "--folder"]
+    found = CliRunner().invoke(app, [*words, str(tmp_path)])
+    document = msgspec.json.decode((tmp_path / "engine_kill.json").read_bytes())
+    assert found.exit_code == 0, [
+        bar for bar in document["bars"] if bar["found"] is None or bar["found"] > bar["at_most"]
+    ]
+    assert document["losses"] == 2
+    assert document["level"]["compared"] > 0
+    assert len(document["latest_s"]) == 2
+    assert not document["left_over"]
+
+
+def test_every_kind_of_loss_is_judged() -> None:
+    level = msgspec.convert(
+        dict.fromkeys(LevelReport.__struct_fields__, 0)
+        | dict.fromkeys(
+            ("chunk_latency_ms", "final_latency_ms", "queue_wait_ms", "step_ms", "decode_ms", "generator_lag_ms"), None
+        )
+        | {"policy": "", "problems": {}, "mismatches": (), "server": {}, "minutes": (), "arrivals": "fixed"}
+        | dict.fromkeys(("refusals", "uploads", "handover_ms", "write_ms", "parts"), None),
+        LevelReport,
+    )
+    good = msgspec.structs.replace(level, compared=5)
+    none = figures([], {})
+    assert all(bar.met for bar in engine.judge(good, (0.1, 0.2), none, bar_s=1.5))
+    for changes in ({"failed": 1}, {"mismatched": 1}, {"unanswered": 1}, {"compared": 0}):
+        bad = msgspec.structs.replace(good, **changes)
+        assert not all(bar.met for bar in engine.judge(bad, (0.1,), none, bar_s=1.5)), changes
+    assert not all(bar.met for bar in engine.judge(good, (0.1, 1.6), none, bar_s=1.5))
+    assert not all(bar.met for bar in engine.judge(good, (), none, bar_s=1.5))

@@ -1,0 +1,104 @@
+"""Loss of a front end or the supervisor, and the balance of connections: what is judged, and short runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from loadtest.generator.latencies import Latencies
+from loadtest.generator.measures import LevelReport, MinuteReport, ServerFigures
+from tutti_asr_lab.trials.failover import front_ends
+from tutti_asr_lab.trials.failover.front_ends import KilledFrontEnd, Server, judge
+from tutti_asr_lab.trials.failover.report import figures
+from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios
+
+
+@pytest.fixture(autouse=True)
+def without_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine host is lost here, so servers start no spare one."""
+    monkeypatch.setenv("TUTTI_ENGINE_SPARE", "false")
+
+
+def run(folder: Path, *words: str) -> dict[str, Any]:
+    app = typer.Typer()
+    app.command()(front_ends.main)
+    found = CliRunner().invoke(app, [*words, "--folder", str(folder)])
+    [path] = folder.glob("*.json")
+    document: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+    assert found.exit_code == 0, document["bars"]
+    return document
+
+
+def test_connections_are_balanced_again_after_a_loss(tmp_path: Path) -> None:
+    document = run(tmp_path, "--loss", "balance", "--front-ends", "2", "--streams", "40")
+    assert [sum(counts) for counts in document["connections"]] == [40, 40]
+    assert "Connections of each front end after the loss: 20, 20." in (tmp_path / "front_ends_balance.md").read_text()
+
+
+def test_without_its_supervisor_a_server_closes_its_streams_and_ends(tmp_path: Path) -> None:
+    document = run(tmp_path, "--loss", "supervisor", "--front-ends", "1", "--streams", "2")
+    by_name = {bar["what"]: bar["found"] for bar in document["bars"]}
+    assert by_name["last stream closed"] > 1, "streams are drained, not cut"
+
+
+def level(p98_ms: tuple[float, float] = (10.0, 12.0), **changes: object) -> LevelReport:
+    def period(ms: float) -> MinuteReport:
+        latencies = Latencies()
+        latencies.add(ms / 1_000)
+        return MinuteReport(
+            latencies.spread(), msgspec.convert(dict.fromkeys(ServerFigures.__struct_fields__), ServerFigures)
+        )
+
+    zeros = dict.fromkeys(LevelReport.__struct_fields__, 0)
+    spreads = ("chunk_latency_ms", "final_latency_ms", "queue_wait_ms", "step_ms", "decode_ms", "generator_lag_ms")
+    nothing = dict.fromkeys((*spreads, "refusals", "uploads", "handover_ms", "write_ms", "parts"))
+    rest = {"policy": "", "problems": {}, "mismatches": (), "server": {}, "minutes": (), "arrivals": "fixed"}
+    found = msgspec.convert(zeros | nothing | rest, LevelReport)
+    return msgspec.structs.replace(found, minutes=tuple(map(period, p98_ms)), compared=5, **changes)
+
+
+def killed(**changes: Any) -> KilledFrontEnd:
+    [audio] = audios(1, 2.0, seed=1)
+    resumed = Outcome(audio, "words", finished=True, connected_at=[0.0, 10.3], lost_at=[10.1])
+    found: dict[str, Any] = {
+        "killed_at": 10.0,
+        "connections": 3,
+        "slots_free_s": 0.5,
+        "serves_s": 2.0,
+        "outcomes": [resumed],
+    }
+    return KilledFrontEnd(Server("ws://127.0.0.1:1", 1), [audio], 1, **found | changes)
+
+
+def missed(at: LevelReport, kill: KilledFrontEnd, text: str = "words") -> list[str]:
+    texts = {outcome.audio.name: text for outcome in kill.outcomes}
+    return [bar.what for bar in judge(at, figures(kill.outcomes, texts), kill) if not bar.met]
+
+
+def test_streams_of_the_killed_front_end_may_be_lost_and_no_others() -> None:
+    assert missed(level(failed=2), killed()) == []
+    others = "streams of other front ends that were closed or failed"
+    assert missed(level(failed=3), killed()) == [others]
+    opening = {"closed with 1006 connection lost in the handshake": 1}
+    assert missed(level(failed=3, problems=opening), killed()) == [], "it was on its way to the killed one"
+    whole = Outcome(Audio("a", killed().audios[0].pcm), "words", finished=True)
+    unnoticed = missed(level(), killed(outcomes=[whole]))
+    assert unnoticed == ["kills that no stream noticed", "resumable streams connected again, p98"]
+
+
+def test_every_consequence_of_a_kill_is_judged() -> None:
+    late = Outcome(killed().audios[0], "words", finished=True, connected_at=[0.0, 11.0], lost_at=[10.1])
+    cut = Outcome(killed().audios[0], "", connected_at=[0.0, 10.3], lost_at=[10.1])
+    assert missed(level(), killed(), text="other") == ["transcripts that differ"]
+    assert missed(level(mismatched=1), killed()) == ["transcripts that differ"]
+    assert missed(level(), killed(outcomes=[late])) == ["resumable streams connected again, p98"]
+    assert missed(level(), killed(outcomes=[cut])) == ["resumable streams that did not finish"]
+    assert missed(level(), killed(slots_free_s=1.2)) == ["slots of the killed front end free"]
+    assert missed(level(), killed(serves_s=None)) == ["another front end has a stream"]
+    assert missed(level(), killed(fell=["tutti_steps_total"])) == ["counters that fell"]
+    assert missed(level((10.0, 16.0)), killed()) == ["p98 after the kill"]
