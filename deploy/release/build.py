@@ -81,7 +81,7 @@ def export(root: Path, commit: str, tree: Path) -> None:
 
 def build_wheels(tree: Path, out: Path, environment: Mapping[str, str]) -> None:
     """Build the wheels of server and client. Raises: ReleaseError."""
-    for source in (tree, tree / "clients"):
+    for source in (tree, tree / "clients", tree / "lab"):
         words = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
         _run(words, tree, environment)
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PLACES = {
     "pyproject.toml": r'(?m)^version = "([^"]+)"',
     "clients/pyproject.toml": r'(?m)^version = "([^"]+)"',
+    "lab/pyproject.toml": r'(?m)^version = "([^"]+)"',
     "deploy/helm/tutti/Chart.yaml": r"(?m)^(?:version|appVersion): (\S+)",
     "deploy/release/npm/package.json": r'"version": "([^"]+)"',
     **dict.fromkeys(

@@ -25,14 +25,14 @@ from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package, need_programs
 
 PACKAGES = ("batching", "loadtest", "model", "server")
-SOURCES = (*PACKAGES, "clients", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = (*PACKAGES, "clients", "lab", "pyproject.toml", "README.md", "LICENSE")
 BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, including compilation of the beam search
 DATA = {
-    "lab/tutti_asr_lab/simulation/calibration.json",
+    "tutti_asr_lab/simulation/calibration.json",
     "model/samples/demo.flac",
     "model/samples/samples.jsonl",
-    "lab/tutti_asr_lab/training/acoustic/recipes/small.json",
-    "lab/tutti_asr_lab/training/synthesis/vocabulary.txt",
+    "tutti_asr_lab/training/acoustic/recipes/small.json",
+    "tutti_asr_lab/training/synthesis/vocabulary.txt",
     "model/weights/tutti-small.json",
     "model/weights/tutti-small.safetensors",
     "model/weights/tutti-words.arpa.gz",
@@ -48,7 +48,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Build both wheels by way of source distributions, from a copy of the checkout: builds write to their source."""
+    """Build all wheels by way of source distributions, from a copy of the checkout: builds write to their source."""
     need_package("build")
     folder = tmp_path_factory.mktemp("wheels")
     left_out = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "*.lm")
@@ -58,7 +58,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             shutil.copytree(source, folder / "checkout" / name, ignore=left_out)
         else:
             shutil.copy(source, folder / "checkout")
-    for source in (folder / "checkout", folder / "checkout" / "clients"):
+    for source in (folder / "checkout", folder / "checkout" / "clients", folder / "checkout" / "lab"):
         words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
         done = subprocess.run(words, capture_output=True, text=True, timeout=BUILD_WITHIN_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

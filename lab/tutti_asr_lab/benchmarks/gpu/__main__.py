@@ -11,8 +11,8 @@ from tutti_asr_lab.benchmarks.gpu import records, report
 from tutti_asr_lab.benchmarks.gpu.runner import PARTS, Runner, Settings
 from tutti_asr_lab.benchmarks.gpu.sections import child
 
-RESULTS = Path(__file__).parents[2] / "results"
-DOCUMENT = Path(__file__).parents[3] / "docs" / "gpu.md"
+RESULTS = Path(__file__).parents[4] / "loadtest" / "results"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "gpu.md"
 DRY_FOLDER = Path("build/gpu-dry")  # not loadtest/results: a dry run measures nothing
 PART_S = 480.0
 

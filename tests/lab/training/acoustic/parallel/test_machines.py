@@ -56,7 +56,7 @@ def torchrun(node, folder, out):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
     address = ["--node-rank", str(node), "--master-addr", ADDRESSES[0], "--master-port", "29511"]
     program = [tones.__file__, str(folder), str(out), "2", str(LONG)]
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "clients")])
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "clients"), str(ROOT / "lab")])
     return subprocess.Popen(
         ["ip", "netns", "exec", NAMESPACES[node], *launcher, *address, *program],
         stdout=subprocess.PIPE,
