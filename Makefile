@@ -71,7 +71,7 @@ check: setup  ## ruff, mypy --strict, rules of dependency, words of the document
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/deptry .
-	@$(BIN)/python -m pytest tests/test_layering.py tests/test_words.py
+	@$(BIN)/python -m pytest tests/test_house.py tests/test_layering.py tests/test_words.py
 	@$(MAKE) --no-print-directory docs
 
 format: setup  ## put the code into shape

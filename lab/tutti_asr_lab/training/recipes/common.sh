@@ -4,7 +4,7 @@
 #   BIN   programs of the environment that `make setup` makes
 #   DATA  manifests of recordings: NAME.jsonl for each source below, dev.jsonl (validation), noise.jsonl
 #   TEXT  texts for language models
-cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../../.."
 BIN=${BIN:-.venv/bin}
 DATA=${DATA:-../shared/data}
 TEXT=${TEXT:-../shared/text}
