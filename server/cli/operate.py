@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from server.cli.errors import EXIT_FAILED, fail
-from server.cli.options import PREVIOUS, JsonOption, SettingsCommand, printable, same_options_as, settings_from
+from server.cli.options import JsonOption, SettingsCommand, printable, same_options_as, settings_from
 from server.cli.serve import serve
 
 POLL_S = 0.5
@@ -43,24 +43,10 @@ AdminKeyOption = Annotated[
 ]
 
 
-def _released(value: str | None) -> str | None:
-    """Check the version that is upgraded from; used as an option's `callback`."""
-    if value is not None:
-        from server.tools.upgrading.releases import releases
-
-        if value not in (known := releases()):
-            raise typer.BadParameter(f"must be one of {', '.join(known)}")
-    return value
-
-
 @same_options_as(serve)
 def doctor(
     context: typer.Context,
     *,
-    previous: Annotated[
-        str | None,
-        typer.Option("--from", metavar="VERSION", help="Say what an upgrade from it changes.", callback=_released),
-    ] = None,
     as_json: JsonOption = False,
     **_: Any,
 ) -> None:
@@ -73,14 +59,7 @@ def doctor(
     from server.tools.doctor_machine import CHECKS as MACHINE
     from server.tools.doctor_model import CHECKS as MODEL
 
-    own = ("as_json", PREVIOUS)
-    settings = settings_from({name: value for name, value in context.params.items() if name not in own})
-    checks = [*MACHINE, *ACCESS, *MODEL]
-    if previous is not None:
-        from server.tools.upgrading.check import upgrade_check
-        from server.tools.upgrading.releases import releases, this_tree
-
-        checks.insert(0, upgrade_check(previous, releases()[previous], this_tree()))
+    settings = settings_from({name: value for name, value in context.params.items() if name != "as_json"})
     findings: list[report.Finding] = []
 
     def show(finding: report.Finding) -> None:
@@ -88,7 +67,7 @@ def doctor(
         if not as_json:
             typer.echo(report.line(finding))
 
-    well = report.examine(settings, checks, show)
+    well = report.examine(settings, [*MACHINE, *ACCESS, *MODEL], show)
     if as_json:
         typer.echo(report.document(findings, well=well))
     raise typer.Exit(0 if well else EXIT_FAILED)

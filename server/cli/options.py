@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., None])
 DEVICES = "auto, cpu or cuda."
-PREVIOUS = "previous"  # parameter of `tutti doctor --from VERSION`
 PRECISIONS = "auto (the fastest on this machine), int8 (CPU; same text on every processor), bf16, fp32 or fp16 (GPU)."
 
 
@@ -122,7 +121,7 @@ class SettingsCommand(TyperCommand):
         from server.configuration.variables import PREFIX, check_names, is_other
 
         names = [name for name in os.environ if name.upper().startswith(PREFIX) and not is_other(name)]
-        if names and not ctx.params.get(PREVIOUS):  # `tutti doctor --from` reports all of them
+        if names:
             from server.settings import Settings
 
             try:

@@ -158,4 +158,4 @@ def test_the_context_of_the_images_has_what_the_dockerfile_copies(released: Path
 
 def test_the_site_has_its_pages(released: Path) -> None:
     with tarfile.open(released / f"tutti-{NUMBER}-site.tar.gz") as archive:
-        assert {"site/index.html", "site/upgrading.html"} <= set(archive.getnames())
+        assert {"site/index.html", "site/drain.html"} <= set(archive.getnames())

@@ -12,7 +12,6 @@ import pytest
 
 from loadtest.reports.criteria import unmet
 from server.errors import TicketCode
-from server.tools.upgrading.releases import releases
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.edge import need
 from tests.support.needs import missing
@@ -20,8 +19,6 @@ from tutti_asr_lab.trials.failover.__main__ import Fault, Plan, failover
 from tutti_asr_lab.trials.failover.report import FaultRun
 
 TICKETS_OF_VERSION_2 = "7181058327f85e4a0071f2e71bddd3078f1172e0"  # the newest commit with them
-RELEASE = "0.1.0"
-METADATA = "Metadata-Version: 2.1\nName: tutti\nVersion: {}\n"
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -50,23 +47,12 @@ def upgraded_from(tree: Path) -> FaultRun:
     return asyncio.run(failover(plan, "", lambda _: None))
 
 
-def test_an_upgrade_from_the_last_release_loses_nothing(tmp_path: Path) -> None:
-    need("haproxy")
-    tree = tree_of(releases()[RELEASE].commit, tmp_path)
-    installed = tree / f"tutti-{RELEASE}.dist-info"  # what an installation adds: it reports its version from there
-    installed.mkdir()
-    (installed / "METADATA").write_text(METADATA.format(RELEASE))
-    run = upgraded_from(tree)
-    assert not unmet(run.bars), run
-    assert run.resumable.by_replay >= 1, "it issued no tickets"
-    assert run.short is not None
-    assert run.short.streams > 10
-
-
 def test_tickets_of_another_version_are_refused_by_name_and_no_audio_is_lost(tmp_path: Path) -> None:
     need("haproxy")
     run = upgraded_from(tree_of(TICKETS_OF_VERSION_2, tmp_path))
     assert not unmet(run.bars), run
+    assert run.short is not None
+    assert run.short.streams > 10
     found = run.resumable
     assert set(found.refused_tickets) == {TicketCode.VERSION}
     assert found.by_replay == found.refused_tickets[TicketCode.VERSION]

@@ -36,7 +36,6 @@ DATA = {
     "model/weights/tutti-words.lexicon.gz",
     "server/asyncapi.yaml",
     "server/tools/fetch/releases.toml",
-    "server/tools/upgrading/releases.json",
     "server/web/index.html",
 }
 LAB_DATA = {

@@ -28,6 +28,7 @@ from server.resume import tickets
 from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
 from server.resume.tickets import Ticket, TicketService, read_ticket, tenant_digest, write_ticket
 from server.settings import Settings
+from tests.support.audio.speech import ROOT
 from tests.support.servers.fakes import FakeClock
 
 ONE, TWO, THREE = (bytes([n]) * KEY_BYTES for n in (1, 2, 3))
@@ -276,6 +277,10 @@ def test_decompression_bomb_in_a_sealed_ticket_is_refused() -> None:
     bomb = zlib.compress(bytes(64 * 2**20), 9)
     with pytest.raises(TicketRefused):
         read_ticket(encoded(header + Seal([ONE]).close(bomb, header)), Seal([ONE]))
+
+
+def test_the_changelog_states_the_version_of_tickets() -> None:
+    assert f"Tickets of resumed streams have version {tickets.VERSION}." in (ROOT / "CHANGELOG.md").read_text()
 
 
 def encoded(data: bytes) -> str:
