@@ -22,7 +22,7 @@ from server.cli.model import model as model_commands
 from server.cli.operate import doctor, drain
 from server.cli.operate import engine as engine_commands
 from server.cli.options import SettingsCommand
-from server.cli.receipts import audit, receipt, replay
+from server.cli.receipts import replay
 from server.cli.serve import serve
 from server.cli.transcribe import listen, transcribe
 from server.cli.usage import usage
@@ -63,9 +63,7 @@ for command in (
     doctor,
     drain,
     usage,
-    receipt,
     replay,
-    audit,
 ):
     app.command(cls=SettingsCommand)(command)
 app.add_typer(model_commands, name="model")

@@ -1,4 +1,4 @@
-"""Receipts with the messages that carry them, as recorded by a client or kept in a vCon document. Pure."""
+"""Receipts with the messages that carry them, as recorded by a client. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.receipts.receipt import VERSION, Receipt, Setup, ShownWord, signed_p
 
 
 class BadReceipt(Exception):
-    """Messages or a document from which no receipts can be read; the message says why."""
+    """Messages from which no receipts can be read; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,13 @@ class Recorded:
     """The receipts of one stream in the order of their messages, at least one.
 
     `unsigned` are the other messages: those without a receipt, or with that of an earlier message and other content.
-    `document` is the vCon document that they were read from.
     """
 
     entries: tuple[Entry, ...]
     unsigned: tuple[Any, ...] = ()
-    document: dict[str, Any] | None = None
 
     @classmethod
-    def of_messages(cls, messages: Iterable[Any], document: dict[str, Any] | None = None) -> Recorded:
+    def of_messages(cls, messages: Iterable[Any]) -> Recorded:
         """Sort messages by whether they have receipts; a copy, which a resumed stream can send, counts once.
 
         Raises: BadReceipt.
@@ -86,7 +84,7 @@ class Recorded:
                 unsigned.append(message)
         if not entries:
             raise BadReceipt("no receipts: record the messages of a stream with receipt=true, one a line")
-        return cls(tuple(entries.values()), tuple(unsigned), document)
+        return cls(tuple(entries.values()), tuple(unsigned))
 
     @property
     def first(self) -> Receipt:
@@ -114,23 +112,12 @@ class Recorded:
 
 
 def read_recorded(text: str) -> Recorded:
-    """Read a vCon document, or recorded messages: one a line, or a JSON list. Raises: BadReceipt."""
+    """Read recorded messages: one a line, or a JSON list. Raises: BadReceipt."""
     try:
         document = json.loads(text)
     except ValueError:
         return Recorded.of_messages(_lines(text))
-    if isinstance(document, dict) and "analysis" in document:
-        return Recorded.of_messages(messages_of(document), document)
     return Recorded.of_messages(document if isinstance(document, list) else [document])
-
-
-def messages_of(vcon: dict[str, Any]) -> list[Any]:
-    """Return the messages in a vCon document. Raises: BadReceipt."""
-    for analysis in vcon["analysis"] if isinstance(vcon["analysis"], list) else ():
-        body = analysis.get("body") if isinstance(analysis, dict) else None
-        if isinstance(body, dict) and isinstance(body.get("messages"), list):
-            return list(body["messages"])
-    raise BadReceipt("the vCon document has no receipts of tutti")
 
 
 def _lines(text: str) -> list[Any]:

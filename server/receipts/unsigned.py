@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from server.receipts.recorded import Recorded
-from server.receipts.vcon import vcon_of
 
 WITHOUT_TEXT = frozenset(
     {"SpeechStarted", "UtteranceEnd", "Ticket", "Resumed", "ResumeRefused", "Error", "ConfigureSuccess"}
@@ -19,20 +18,16 @@ _SHOWN = 60  # most characters of a transcript or a value in a report
 
 
 def unsigned_claims(recorded: Recorded) -> Iterator[str]:
-    """Yield what looks like a part of the transcript and is not signed: finals, unknown messages, changed documents."""
+    """Yield what looks like a part of the transcript and is not signed: finals and unknown messages."""
     for message in recorded.unsigned:
         if _kind(message) is None:
             yield f"{_described(message)} has no receipt of its own"
-    for path, contradicts in _document_fields(recorded):
-        if contradicts:
-            yield f"{path} of the document does not follow from the receipts"
 
 
 def unsigned_parts(recorded: Recorded) -> list[str]:
     """Return the other parts that no receipt covers, for a report."""
     kinds = Counter(kind for kind in map(_kind, recorded.unsigned) if kind is not None)
     parts = [f"{count} {kind}" for kind, count in kinds.items()]
-    parts += [path for path, contradicts in _document_fields(recorded) if not contradicts]
     if any("tutti" in entry.message for entry in recorded.finals):
         parts.append("tutti (times of steps)")
     ids = Counter(_request_id(entry.message) for entry in recorded.finals)
@@ -61,36 +56,3 @@ def _described(message: Any) -> str:
 def _request_id(message: dict[str, Any]) -> str:
     metadata = message.get("metadata")
     return str(metadata.get("request_id") if isinstance(metadata, dict) else None)
-
-
-def _document_fields(recorded: Recorded) -> Iterator[tuple[str, bool]]:
-    """Yield the fields of a vCon document that its receipts do not give, and whether they contradict these.
-
-    Names of parties and the file of the recording are the operator's.
-    """
-    if recorded.document is None:
-        return
-    derived = vcon_of(recorded)
-    for party in derived["parties"]:
-        del party["name"]
-    for path, contradicts in _fields(recorded.document, derived, ""):
-        if not path.startswith("analysis[0].body.messages"):
-            yield path, contradicts
-
-
-def _fields(value: Any, derived: Any, path: str) -> Iterator[tuple[str, bool]]:
-    if isinstance(value, dict) and isinstance(derived, dict):
-        for name, item in value.items():
-            inner = f"{path}.{name}" if path else name
-            if name in derived:
-                yield from _fields(item, derived[name], inner)
-            else:
-                yield inner, False
-    elif isinstance(value, list) and isinstance(derived, list):
-        for index, item in enumerate(value):
-            if index < len(derived):
-                yield from _fields(item, derived[index], f"{path}[{index}]")
-            else:
-                yield f"{path}[{index}]", False
-    elif value != derived:
-        yield path, True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.protocols.deepgram.receipts import WRITTEN_FORMS, StreamReceipts, digests_of
 from server.receipts.keys import ReceiptKeys
 from server.receipts.receipt import FinalText, ReceiptChain, Setup
-from server.receipts.recorded import BadReceipt, Recorded
+from server.receipts.recorded import BadReceipt, Recorded, read_recorded
 from server.receipts.verification import (
     Difference,
     Part,
@@ -40,6 +41,36 @@ from server.tools.local import AHEAD_S, FrameSink, open_replica
 
 CHUNK_S = 0.25
 MAX_CHANNELS = 20  # of a query, whatever the settings here
+MESSAGES = ".jsonl"  # suffix of recorded messages in a folder of streams
+AT_ONCE = 8  # streams of a folder that are replayed together
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStream:
+    """The recorded messages of a stream, the name of their file, and its audio."""
+
+    name: str
+    recorded: Recorded
+    audio: Path
+
+
+def read_stored(messages: Path, audio: Path) -> StoredStream:
+    """Read a file of messages. Raises: BadReceipt, OSError."""
+    try:
+        return StoredStream(messages.name, read_recorded(messages.read_text(encoding="utf-8-sig")), audio)
+    except UnicodeDecodeError as error:
+        raise BadReceipt(f"{messages}: not UTF-8 text; save it as UTF-8") from error
+    except BadReceipt as error:
+        raise BadReceipt(f"{messages}: {error}") from error
+
+
+def stored_in(folder: Path) -> Iterator[StoredStream]:
+    """Yield the streams of a folder: NAME.jsonl next to one file of audio, NAME.wav. Raises: BadReceipt, OSError."""
+    for messages in sorted(folder.rglob(f"*{MESSAGES}")):
+        audio = [path for path in messages.parent.iterdir() if path.stem == messages.stem and path.suffix != MESSAGES]
+        if len(audio) != 1:
+            raise BadReceipt(f"{messages}: {len(audio)} files of audio named {messages.stem}.*; there must be one")
+        yield read_stored(messages, audio[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +125,16 @@ class Replayer:
         replayer = cls(settings, keys, may_lack_end=may_lack_end)
         async with replayer._stack:
             yield replayer
+
+    async def each(self, streams: Iterable[StoredStream]) -> AsyncIterator[tuple[StoredStream, list[Difference]]]:
+        """Yield streams in their order, with what differs. Raises: as `differences`."""
+        rest = iter(streams)
+        while group := [*islice(rest, AT_ONCE)]:
+            for stream in group:
+                await self._replica(Loaded.of(stream.recorded))  # so that no two load the same
+            found = await asyncio.gather(*(self.differences(stream.recorded, stream.audio) for stream in group))
+            for stream, differences in zip(group, found, strict=True):
+                yield stream, differences
 
     async def differences(self, recorded: Recorded, audio: Path) -> list[Difference]:
         """Return what differs, the causes first. Raises: BadReceipt, ModelError, OSError, SettingsError."""

@@ -1,9 +1,9 @@
 """Receipts under load: many streams at once, each replayed alone as on several processors; and what receipts cost.
 
-`python -m tutti_asr_lab.trials.receipts` starts a server, streams recordings in real time with `receipt=true` and
-several options, stores audio and messages, and runs `tutti audit` over all of them here, as on a processor with AVX2
-alone, and as on any x86-64. It also compares the CPU time of the server with and without receipts, in rounds that
-alternate. Writes a document and a page to the folder of the results.
+`python -m tutti_asr_lab.trials.receipts` starts a server, streams recordings in real time with `receipt=true` and several options,
+stores audio and messages, and runs `tutti replay` over all of them here, as on a processor with AVX2 alone, and as on
+any x86-64. It also compares the CPU time of the server with and without receipts, in rounds that alternate. Writes a
+document and a page to the folder of the results.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def audit(folder: Path, keys: Path, processor: str) -> Audited:
     """Replay all streams of a folder in a process that takes itself to be on this processor."""
     names = {name for switches in PROCESSORS.values() for name in switches}
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    command = [sys.executable, "-m", "server.cli", "audit", str(folder), "--keys", str(keys)]
+    command = [sys.executable, "-m", "server.cli", "replay", str(folder), "--keys", str(keys)]
     began_s = time.perf_counter()
     done = subprocess.run(  # noqa: S603 - our own command
         command,

@@ -1,11 +1,10 @@
-"""`tutti receipt`, `replay`, `audit` and `keys receipt`: documents, exit codes and what they print."""
+"""`tutti replay` and `tutti keys receipt`: exit codes and what they print."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import stat
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +14,9 @@ from typer.testing import CliRunner, Result
 
 from server.cli import app
 from server.receipts.keys import ReceiptKeys
+from server.replica import Replica
+from server.settings import Settings
+from server.tools.local import open_replica
 from tests.support.servers.live_server import Frame
 from tests.support.servers.receipted import RATE, record, shipped_server, spoken, with_keys
 
@@ -51,34 +53,15 @@ def with_another_word(call: Call) -> list[Frame]:
     return frames
 
 
-# Documents
+# Replays
 
 
-def test_a_vcon_document_has_the_fields_of_the_draft(call: Call, tmp_path: Path) -> None:
-    messages, audio = store(tmp_path, call)
-    done = tutti("receipt", messages, "--audio", audio)
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
-    assert document["vcon"] == "0.4.0"
-    assert document["parties"] == [{"name": "anonymous"}]
-    (dialog,) = document["dialog"]
-    assert dialog["type"] == "recording"
-    assert dialog["duration"] == pytest.approx(len(call.audio) / RATE)
-    digest = base64.urlsafe_b64encode(hashlib.sha512(audio.read_bytes()).digest()).rstrip(b"=").decode()
-    assert (dialog["filename"], dialog["content_hash"]) == ("call.wav", f"sha512-{digest}")
-    (analysis,) = document["analysis"]
-    assert (analysis["type"], analysis["dialog"], analysis["encoding"]) == ("transcript", 0, "json")
-    assert (analysis["vendor"], analysis["schema"]) == ("tutti", "tutti-receipts-1")
-    assert analysis["body"]["transcript"] == "0: Where is my order?"
-    assert analysis["body"]["messages"] == [frame for frame in call.frames if "receipt" in frame]
-
-
-def test_a_document_can_be_replayed_as_its_messages(call: Call, tmp_path: Path) -> None:
-    messages, audio = store(tmp_path, call)
-    assert tutti("receipt", messages, "--out", tmp_path / "call.vcon.json").exit_code == 0
-    done = tutti("replay", audio, tmp_path / "call.vcon.json", "--keys", call.public)
+def test_a_stream_with_valid_receipts_has_no_difference(call: Call, tmp_path: Path) -> None:
+    messages, audio = store(tmp_path, call, frames=[{"type": "SpeechStarted"}, *call.frames])
+    done = tutti("replay", audio, messages, "--keys", call.public)
     assert done.exit_code == 0, done.output
     assert "finals are the same; signatures are valid" in done.stdout
+    assert "without a signature: 1 SpeechStarted" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -88,18 +71,15 @@ def test_a_document_can_be_replayed_as_its_messages(call: Call, tmp_path: Path) 
         ("{", "line 1 is not JSON"),
         ('{"type": "Results"}', "no receipts"),
         ('{"receipt": "a.b.c"}', "not a receipt"),
-        ('{"analysis": []}', "the vCon document has no receipts of tutti"),
+        ('{"analysis": []}', "no receipts"),
     ],
 )
 def test_other_files_are_refused_with_their_name(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "messages.jsonl"
     path.write_text(text)
-    done = tutti("receipt", path)
+    done = tutti("replay", path, path)
     assert done.exit_code == 1
     assert f"{path}: {problem}" in " ".join(done.stderr.split())
-
-
-# Replays
 
 
 def test_a_difference_is_printed_and_is_the_exit_code(call: Call, tmp_path: Path) -> None:
@@ -111,36 +91,52 @@ def test_a_difference_is_printed_and_is_the_exit_code(call: Call, tmp_path: Path
     assert [each["part"] for each in found["differences"]] == ["words"]
 
 
-def test_the_first_stream_that_differs_ends_an_audit(call: Call, tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        store(tmp_path, call, name, with_another_word(call) if name != "a" else None)
-    done = tutti("audit", tmp_path, "--keys", call.public)
+def test_the_streams_of_a_folder_are_replayed_and_those_that_differ_are_named(call: Call, tmp_path: Path) -> None:
+    for number in range(10):  # more than are replayed together
+        store(tmp_path, call, str(number), with_another_word(call) if number in (1, 9) else None)
+    done = tutti("replay", tmp_path, "--keys", call.public)
     assert done.exit_code == 1
-    assert done.stdout.splitlines() == ["b.jsonl: words: the message of receipt 0 has other words than were signed"]
+    assert done.stdout.splitlines() == [
+        "1.jsonl: words: the message of receipt 0 has other words than were signed",
+        "9.jsonl: words: the message of receipt 0 has other words than were signed",
+        "10 streams replayed, 2 differ; signatures are valid",
+    ]
+    done = tutti("replay", tmp_path, "--json")
+    assert done.exit_code == 1
+    report = json.loads(done.stdout)
+    assert [stream["stream"] for stream in report["streams"] if stream["differences"]] == ["1.jsonl", "9.jsonl"]
+    for number in (1, 9):
+        store(tmp_path, call, str(number))
+    done = tutti("replay", tmp_path)
+    assert (done.exit_code, done.stdout.strip()) == (
+        0,
+        "10 streams replayed, 0 differ; signatures were not checked (--keys)",
+    )
 
 
-def test_an_audit_takes_a_share_of_the_streams_of_a_day(call: Call, tmp_path: Path) -> None:
-    for name in ("a", "b", "c", "d"):
+def test_streams_of_a_folder_share_one_engine(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def counted(settings: Settings) -> AbstractAsyncContextManager[Replica]:
+        opened.append(settings)
+        return open_replica(settings)
+
+    monkeypatch.setattr("server.tools.replay.open_replica", counted)
+    for name in ("a", "b"):
         store(tmp_path, call, name)
-    day = call.frames[-1]["created"][:10]
-    done = tutti("audit", tmp_path, "--share", 0.5, "--day", day, "--keys", call.public)
-    assert done.exit_code == 0, done.output
-    assert done.stdout.strip() == "2 of 4 streams replayed: no difference"
-    other = tutti("audit", tmp_path, "--day", "2020-01-01")
-    assert other.exit_code == 1
-    assert "no receipts of 2020-01-01" in other.stderr
+    assert tutti("replay", tmp_path).exit_code == 0
+    assert len(opened) == 1
 
 
-def test_a_stream_without_audio_ends_an_audit(call: Call, tmp_path: Path) -> None:
-    _, audio = store(tmp_path, call)
+def test_a_stream_without_audio_and_a_folder_without_streams_are_refused(call: Call, tmp_path: Path) -> None:
+    assert "no messages of streams; expected files NAME.jsonl" in " ".join(tutti("replay", tmp_path).stderr.split())
+    messages, audio = store(tmp_path, call)
+    assert tutti("replay", tmp_path, messages).exit_code == 2
+    assert tutti("replay", audio).exit_code == 2
     audio.unlink()
-    done = tutti("audit", tmp_path)
+    done = tutti("replay", tmp_path)
     assert done.exit_code == 1
     assert "0 files of audio named call.*; there must be one" in " ".join(done.stderr.split())
-
-
-def test_a_day_must_be_a_day(tmp_path: Path) -> None:
-    assert tutti("audit", tmp_path, "--day", "today").exit_code == 2
 
 
 # Keys

@@ -60,9 +60,7 @@ SERVES_FILE = Elsewhere("tests/model/published/test_refusals.py", ('"serve", "--
 PUBLISHED = Elsewhere("tests/server/models/test_published_server.py", ("model=model_of(variant)",))
 LOADED = Elsewhere("tests/server/models/test_loading_models.py", ('["model", *words, "--url", url]',))
 TUNE = Elsewhere("tests/lab/training/language_model/test_lm_tune.py", ('["tune", ',))
-RECEIPTS = Elsewhere(
-    "tests/server/receipts/test_receipt_commands.py", ('tutti("receipt"', 'tutti("replay"', 'tutti("audit"')
-)
+RECEIPTS = Elsewhere("tests/server/receipts/test_receipt_commands.py", ('tutti("replay"', 'tutti("replay", tmp_path'))
 RECEIPT_KEYS = Elsewhere("tests/server/receipts/test_receipt_commands.py", ('"keys", "receipt"',))
 CLIENTS = Elsewhere("tests/ecosystem/test_clients_page.py", ("BLOCKS = BLOCK.findall(PAGE.read_text())",))
 LANGUAGE = Elsewhere("tests/server/models/test_new_language.py", ('["bash", "-ec", text]',))
@@ -136,9 +134,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "tutti usage ": HERE,
         "tutti keys receipt ": HERE,
         "TUTTI_RECEIPT_KEY_FILE=": HERE,
-        "tutti receipt ": RECEIPTS,
         "tutti replay ": RECEIPTS,
-        "tutti audit ": RECEIPTS,
     },
     "docs/determinism.md": {
         "tutti doctor": Same("README.md"),
