@@ -96,10 +96,10 @@ def plan(
     policy: Annotated[
         str,
         typer.Option(
-            help="eager, deadline or single.",
+            help="eager or deadline.",
             default_factory=default_of("policy"),
             envvar="TUTTI_POLICY",
-            callback=one_of("eager", "deadline", "single"),
+            callback=one_of("eager", "deadline"),
         ),
     ],
     max_batch: Annotated[

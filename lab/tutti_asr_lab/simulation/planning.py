@@ -107,7 +107,7 @@ def most_streams(calibration: Calibration, serving: Serving) -> int:
 
     One more than the lower throughput of the two with full batches.
     """
-    costs, rows = calibration.overheads, 1 if serving.policy is Policy.SINGLE else serving.max_batch
+    costs, rows = calibration.overheads, serving.max_batch
     fullest = max(
         size / (calibration.table.mean(size) + costs.engine_s + costs.engine_row_s * size) for size in _sizes(rows)
     )
