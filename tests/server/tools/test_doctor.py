@@ -121,7 +121,7 @@ def test_a_check_that_raises_fails_and_the_next_one_runs() -> None:
 def test_doctor_has_the_options_of_serve() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     serve, doctor = ({each.name: each for each in commands[name].params} for name in ("serve", "doctor"))
-    assert set(doctor) == {*serve, "as_json", "previous"}
+    assert set(doctor) == {*serve, "as_json"}
     for name, option in serve.items():
         assert (doctor[name].opts, doctor[name].help) == (option.opts, option.help)
     assert set(serve) & set(Settings.model_fields) == variables.OPTIONS == set(serve) - {"help"}
