@@ -27,8 +27,7 @@ from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.text.own_forms import OwnForms, own_forms_of
-from server.usage.files import UsageFiles
-from server.usage.log import UsageLog
+from server.usage.log import UsageFiles, UsageLog
 from server.usage.meters import Usage
 
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs

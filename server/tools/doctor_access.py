@@ -19,7 +19,7 @@ from server.replica import client_keys
 from server.settings import Settings
 from server.text.own_forms import own_forms_of
 from server.tools.doctor import Check, Finding, fail, misset, ok, warn
-from server.usage.files import PATTERN
+from server.usage.log import PATTERN
 
 
 def keys(settings: Settings) -> Iterator[Finding]:

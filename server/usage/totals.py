@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from server.usage.files import PATTERN
+from server.usage.log import PATTERN
 from server.usage.record import OPEN, UsageRecord, record_of
 
 HOUR_S = 3_600

@@ -26,7 +26,7 @@ READERS = {
     "server/http/token_endpoint.py",  # the same
     "server/coordination/local.py",  # ages of used tickets
     "server/coordination/serving.py",  # the same
-    "server/usage/files.py",  # names of files
+    "server/usage/log.py",  # names of files
     "server/usage/meters.py",  # start and end of usage records
     "server/tools/doctor_machine.py",  # compares it with file times
 }

@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from server.errors import SettingsError
-from server.usage import files as usage_files
 from server.usage import log as usage_log
-from server.usage.files import UsageFiles
-from server.usage.log import UsageLog
+from server.usage.log import UsageFiles, UsageLog
 from server.usage.meters import Reading, Subject, Usage, UsageMeter
 from server.usage.record import UsageRecord, line_of, record_of
 from tests.support.servers.fakes import WAIT_S
@@ -77,6 +75,23 @@ def test_all_records_are_written_at_the_end_in_files_below_the_limit(tmp_path: P
     assert not lost
 
 
+def test_a_record_is_synced_to_the_disk_while_the_process_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = threading.Event(), os.fsync
+
+    def sync(fd: int) -> None:
+        fsync(fd)
+        synced.set()
+
+    monkeypatch.setattr(usage_log.os, "fsync", sync)
+    log = started(tmp_path, [])
+    log.write(record(1))
+    assert synced.wait(WAIT_S)
+    assert read(tmp_path) == [record(1)]
+    log.close()
+
+
 def test_the_oldest_files_are_deleted_whoever_wrote_them(tmp_path: Path) -> None:
     for number in range(3):
         path = tmp_path / f"usage-2020-host-{number}.jsonl"
@@ -84,32 +99,32 @@ def test_the_oldest_files_are_deleted_whoever_wrote_them(tmp_path: Path) -> None
         os.utime(path, (number, number))
     (tmp_path / "notes.txt").write_text("of the operator")
     files = UsageFiles(tmp_path, max_bytes=65_536, max_files=2)
-    files.write([line_of(record(7))])
+    files.write(line_of(record(7)))
     assert [one.stream for one in read(tmp_path)] == ["stream 2", "stream 7"]
     assert (tmp_path / "notes.txt").exists()
 
 
 def test_a_deleted_file_is_followed_by_another(tmp_path: Path) -> None:
     files = UsageFiles(tmp_path, max_bytes=65_536, max_files=5)
-    files.write([line_of(record(1))])
+    files.write(line_of(record(1)))
     for path in tmp_path.iterdir():
         path.unlink()
-    files.write([line_of(record(2))])
+    files.write(line_of(record(2)))
     assert read(tmp_path) == [record(2)]
 
 
 def test_two_logs_of_one_folder_have_files_of_their_own(tmp_path: Path) -> None:
     one, other = (UsageFiles(tmp_path, max_bytes=65_536, max_files=5) for _ in range(2))
-    one.write([line_of(record(1))])
-    other.write([line_of(record(2))])
-    one.write([line_of(record(3))])
+    one.write(line_of(record(1)))
+    other.write(line_of(record(2)))
+    one.write(line_of(record(3)))
     assert len(list(tmp_path.iterdir())) == 2
     assert {one.stream for one in read(tmp_path)} == {"stream 1", "stream 2", "stream 3"}
 
 
 def test_an_append_that_fails_midway_leaves_no_incomplete_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = UsageFiles(tmp_path, max_bytes=65_536, max_files=5)
-    files.write([line_of(record(1))])
+    files.write(line_of(record(1)))
     write, calls = os.write, []
 
     def full(fd: int, data: bytes) -> int:
@@ -119,10 +134,10 @@ def test_an_append_that_fails_midway_leaves_no_incomplete_line(tmp_path: Path, m
         return write(fd, data[:20])
 
     with monkeypatch.context() as disk:
-        disk.setattr(usage_files.os, "write", full)
+        disk.setattr(usage_log.os, "write", full)
         with pytest.raises(OSError, match="No space"):
-            files.write([line_of(record(2))])
-    files.write([line_of(record(3))])
+            files.write(line_of(record(2)))
+    files.write(line_of(record(3)))
     assert read(tmp_path) == [record(1), record(3)]
 
 
@@ -133,10 +148,10 @@ def test_a_write_that_fails_is_repeated_until_it_succeeds(tmp_path: Path, monkey
     repeated = threading.Event()
     write = UsageFiles.write
 
-    def fails(self: UsageFiles, lines: Any) -> None:
+    def fails(self: UsageFiles, line: bytes) -> None:
         if failing:
             raise failing.pop()
-        write(self, lines)
+        write(self, line)
         repeated.set()
 
     monkeypatch.setattr(UsageFiles, "write", fails)
