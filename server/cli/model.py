@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,6 +89,9 @@ def fetch(
 
     Exit status 1 if it is not fetched or cannot be loaded. `HTTPS_PROXY` and `HTTP_PROXY` are used.
     """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
     from server.errors import ServerError
     from server.tools.fetch import model_fetch
     from server.tools.fetch.download import without_secrets
@@ -105,19 +107,20 @@ def fetch(
             typer.echo(line)
         return
     release = _release(name, sha256, releases)
-    progress = model_fetch.Progress(sys.stderr)
     folder = out or Path(release.name)
     typer.echo(f"downloading {without_secrets(release.url)}", err=True)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     try:
-        fetched = model_fetch.fetch(release, folder, progress, force=force)
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task("", total=None)
+            fetched = model_fetch.fetch(
+                release, folder, lambda done, total: progress.update(task, completed=done, total=total), force=force
+            )
     except ServerError as error:
-        progress.close()
         fail(error)
     except KeyboardInterrupt:
-        progress.close()
         complain(f"interrupted; nothing was written to {folder}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    progress.close()
     checked = "as expected" if fetched.verified else "not checked: none is known; keep it for --sha256"
     typer.echo(f"SHA-256 {fetched.sha256}, {checked}")
     _examine_fetched(fetched.path)

@@ -1,27 +1,22 @@
 """`tutti model fetch`: downloads a published model, checks its digest, and unpacks it into a folder.
 
-Files are written next to the destination (`.DIR.….part`, `.DIR.unpacking`); the folder itself appears complete, by a
-rename, or not at all. `server/tools/model_check.py` then examines it.
+Files are written to a temporary folder next to the destination; the folder itself appears complete, by a rename, or not
+at all. `server/tools/model_check.py` then examines it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
 from server.errors import ServerError
-from server.tools.fetch.download import Download, Report, Unreachable, downloaded, url_problem
+from server.tools.fetch.download import Download, Report, Unreachable, download, url_problem
 from server.tools.fetch.releases import Release, nearest_names
 from server.tools.fetch.unpack import ENDINGS, ArchiveError, remove, stem, unpack
-
-MB = 1e6
-TERMINAL_PERIOD_S, LOG_PERIOD_S = 0.2, 5.0
 
 
 class UnknownModel(ServerError):
@@ -75,24 +70,19 @@ def with_digest(release: Release, sha256: str) -> Release:
 def fetch(release: Release, folder: Path, report: Report, *, force: bool = False) -> Fetched:
     """Download and unpack into the folder, which must not exist unless `force` replaces it.
 
-    Raises: DownloadError, ArchiveError, FetchError. After these and after Ctrl-C the folder is as before. Bytes of a
-    lost connection are kept next to it for the next call; all else is removed.
+    Raises: DownloadError, ArchiveError, FetchError. After these and after Ctrl-C the folder is as before, and nothing
+    else is left.
     """
     folder = folder.absolute()
     if not force and (folder.exists() or folder.is_symlink()):
         raise FetchError(f"{folder}: already exists; `tutti model check {folder}` examines it, --force replaces it")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # the address is part of the name, so that the rest of one file is never appended to another
-    part = folder.with_name(f".{folder.name}.{hashlib.sha256(release.url.encode()).hexdigest()[:8]}.part")
-    unpacking = folder.with_name(f".{folder.name}.unpacking")
     try:
-        with downloaded(Download(release.url, part), report) as digest:
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary:
+            archive = Path(temporary) / "archive"
+            digest = download(Download(release.url, archive), report)
             _check_digest(release, digest)
-            remove(unpacking)  # of a killed process
-            try:
-                _replace(folder, unpack(part, unpacking, _file_name(release)))
-            finally:
-                remove(unpacking)
+            _replace(folder, unpack(archive, Path(temporary) / "unpacked", _file_name(release)))
     except Unreachable as error:
         raise FetchError(f"{error}; {_by_hand(release, folder)}") from error
     path = folder if release.graph is None else folder / release.graph
@@ -143,39 +133,6 @@ def _replace(folder: Path, unpacked: Path) -> None:
         remove(old)
     except OSError as error:
         raise FetchError(f"{folder}: {error.strerror}") from error
-
-
-class Progress:
-    """Prints how much of a download has come: one line that is overwritten on a terminal, else a line every 5 s."""
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock = stream, clock
-        self._terminal = stream.isatty()
-        self._first: tuple[float, int] | None = None  # time and bytes at the start of this command
-        self._next = 0.0
-
-    def __call__(self, done: int, total: int | None) -> None:
-        """Show the progress, if it is time."""
-        now = self._clock()
-        if self._first is None:
-            self._first, self._next = (now, done), now + (0.0 if self._terminal else LOG_PERIOD_S)
-        if now < self._next and done != total:
-            return
-        self._next = now + (TERMINAL_PERIOD_S if self._terminal else LOG_PERIOD_S)
-        line = self._line(done, total, now)
-        self._stream.write(f"\r{line:<60}" if self._terminal else f"{line}\n")
-        self._stream.flush()
-
-    def close(self) -> None:
-        """End the line."""
-        if self._terminal and self._first is not None:
-            self._stream.write("\n")
-
-    def _line(self, done: int, total: int | None, now: float) -> str:
-        start_s, start = self._first or (now, done)
-        rate = (done - start) / (now - start_s) / MB if now > start_s else 0.0
-        share = "" if not total else f" of {total / MB:.1f} MB, {100 * done // total} %"
-        return f"{done / MB:.1f}{share or ' MB'}, {rate:.1f} MB/s"
 
 
 def table(releases: Sequence[Release]) -> Iterator[str]:

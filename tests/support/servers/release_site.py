@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import tarfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -27,10 +26,8 @@ class Site(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.moved: dict[str, str] = {}
         self.cuts: list[int] = []
-        self.ranges: list[str | None] = []
-        self.ignores_ranges = False
-        self.ignores_if_range = False
-        self.version_header = "ETag"  # or Last-Modified, or empty
+        self.requests = 0
+        self.states_length = True
         self.busy: list[dict[str, str]] = []  # headers of the next answers, with status 503
 
     def url(self, name):
@@ -42,8 +39,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_GET(self):
         site: Site = self.server
-        asked = self.headers["Range"]
-        site.ranges.append(asked)
+        site.requests += 1
         name = self.path.strip("/").partition("?")[0]
         if site.busy:
             self.reply(503, b"", **site.busy.pop(0))
@@ -52,28 +48,17 @@ class Answer(BaseHTTPRequestHandler):
         elif name not in site.files:
             self.reply(404, b"no such file")
         else:
-            self.send_file(site, site.files[name], asked)
+            content = site.files[name]
+            self.reply(200, content, site.cuts.pop(0) if site.cuts else len(content))
         self.close_connection = True
-
-    def send_file(self, site, content, asked):
-        version = f'"{digest_of(content)}"'
-        changed = not site.ignores_if_range and self.headers["If-Range"] not in {None, version}
-        whole = asked is None or site.ignores_ranges or changed
-        start = 0 if whole else int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
-        if start >= len(content):
-            self.reply(416, b"")
-            return
-        headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
-        if site.version_header:
-            headers[site.version_header] = version
-        cut = site.cuts.pop(0) if site.cuts else len(content)
-        self.reply(206 if start else 200, content[start:], cut, **headers)
 
     def reply(self, status, content, cut=None, **headers):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", str(len(content)))
+        if self.server.states_length:
+            self.send_header("Content-Length", str(len(content)))
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(content[:cut])
 

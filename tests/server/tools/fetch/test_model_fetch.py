@@ -6,7 +6,6 @@ import io
 import re
 import tarfile
 import zipfile
-from contextlib import contextmanager
 
 import pytest
 
@@ -14,7 +13,6 @@ from model.published.contracts import KINDS
 from server.tools.fetch import model_fetch
 from server.tools.fetch import releases as listed
 from server.tools.fetch.download import url_problem
-from server.tools.fetch.model_fetch import Progress
 from tests.support.networks.probes import make_probe
 from tests.support.servers.release_site import FILE, NAME, digest_of, fetch, left, one_line, tar_of
 
@@ -75,7 +73,7 @@ def test_a_digest_that_is_none_or_not_that_of_the_list_is_refused_before_the_dow
     done = fetch(NAME, "--sha256", given)
     assert done.exit_code == 2
     assert problem in one_line(done)
-    assert site.ranges == []
+    assert site.requests == 0
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_ones(site):
@@ -92,7 +90,7 @@ def test_a_folder_that_exists_is_replaced_by_force_alone(site, in_list, tmp_path
     done = fetch(NAME)
     assert done.exit_code == 1
     assert f"{tmp_path / NAME}: already exists; " in one_line(done)
-    assert site.ranges == []
+    assert site.requests == 0
     site.files[FILE] = b"damaged"
     assert fetch(NAME, "--force").exit_code == 1
     assert left(tmp_path / NAME) == ["mine.txt"], "a failure leaves the old folder"
@@ -119,7 +117,7 @@ def test_an_interruption_leaves_nothing(site, in_list, tmp_path, monkeypatch, wh
         raise KeyboardInterrupt
 
     if where == "download":
-        monkeypatch.setattr(Progress, "__call__", lambda *_: interrupt())
+        monkeypatch.setattr(model_fetch, "download", interrupt)
     else:
         monkeypatch.setattr(tarfile.TarFile, "extract", interrupt)
     done = fetch(NAME)
@@ -161,45 +159,3 @@ def test_the_shipped_list_is_of_kinds_that_load():
         assert (release.graph is not None) == (release.kind == "wenet-ctc")
     digests = [release.sha256 for release in releases if release.sha256]
     assert len(set(digests)) == len(digests)
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@contextmanager
-def progress_on(stream):
-    now = [1_000.0]
-    progress = Progress(stream, lambda: now[0])
-
-    def show(seconds, done, total):
-        now[0] += seconds
-        progress(done, total)
-
-    yield show
-    progress.close()
-
-
-def test_progress_is_a_line_every_five_seconds_in_a_log():
-    stream = io.StringIO()
-    with progress_on(stream) as show:
-        for _ in range(11):
-            show(1.0, 10_000_000, 100_000_000)
-        show(1.0, 100_000_000, 100_000_000)
-    assert stream.getvalue().splitlines() == [
-        "10.0 of 100.0 MB, 10 %, 0.0 MB/s",
-        "10.0 of 100.0 MB, 10 %, 0.0 MB/s",
-        "100.0 of 100.0 MB, 100 %, 8.2 MB/s",
-    ]
-
-
-def test_progress_is_one_line_on_a_terminal():
-    stream = Terminal()
-    with progress_on(stream) as show:
-        show(0.0, 0, None)
-        show(0.1, 1_000_000, None)  # too soon
-        show(0.9, 2_000_000, None)
-    shown = [line.rstrip() for line in stream.getvalue().split("\r")]
-    assert shown == ["", "0.0 MB, 0.0 MB/s", "2.0 MB, 2.0 MB/s"]
-    assert stream.getvalue().endswith("\n")
