@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 import yaml
 
-from deploy.grafana import dashboard
-from deploy.grafana.panels import ROWS
-from deploy.grafana.picture import filled, named, picture
 from tests.support.deployment.prometheus import RULES, WITHIN_S, Prometheus, need
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
 ROOT = Path(__file__).parents[3]
+DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "tutti.json"
 
 
 def rules(kind: str) -> list[dict[str, Any]]:
@@ -47,11 +45,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 
 def test_every_query_of_the_dashboard_has_data(watched: Prometheus) -> None:
-    for row in ROWS:
-        for panel in row.panels:
-            for query in panel.queries:
-                found = watched.wait_for(filled(query.expr, "1m"))
-                assert named(query.legend, found[0]["metric"]), "every series has a legend"
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    queries = [query for panel in panels for query in panel.get("targets", ())]
+    assert len(queries) > 40
+    for query in queries:
+        expression = query["expr"].replace("$instance", ".*").replace("$__rate_interval", "1m")
+        labels = watched.wait_for(expression)[0]["metric"]
+        legend = re.sub(r"{{(\w+)}}", lambda name, labels=labels: labels.get(name[1], ""), query["legendFormat"])
+        assert legend.strip(), "every series has a legend"
 
 
 def test_every_recorded_series_and_every_operand_of_an_alert_has_data(watched: Prometheus) -> None:
@@ -67,11 +68,6 @@ def test_the_rules_are_loaded_and_none_fails(watched: Prometheus) -> None:
     loaded = [rule for group in answer["data"]["groups"] for rule in group["rules"]]
     assert len(loaded) == len(rules("record")) + len(rules("alert"))
     assert [rule["name"] for rule in loaded if rule.get("lastError")] == []
-
-
-def test_the_picture_of_the_dashboard_is_drawn(watched: Prometheus, tmp_path: Path) -> None:
-    picture(watched.url, tmp_path / "dashboard.png", minutes=1.0, window="30s")
-    assert (tmp_path / "dashboard.png").stat().st_size > 50_000
 
 
 def test_alerts_fire_on_their_conditions() -> None:
@@ -104,10 +100,9 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
             assert heading in page.read_text(), page.name
 
 
-def test_the_committed_dashboard_is_current() -> None:
-    assert dashboard.TARGET.read_text() == dashboard.build(), "run: python -m deploy.grafana.dashboard"
-    ids = [panel["title"] for panel in json.loads(dashboard.build())["panels"]]
-    assert len(ids) == len(set(ids)) == sum(1 + len(row.panels) for row in ROWS)
+def test_panels_of_the_dashboard_have_titles_of_their_own() -> None:
+    titles = [panel["title"] for panel in json.loads(DASHBOARD.read_text())["panels"]]
+    assert len(titles) == len(set(titles)) > 20
 
 
 def test_the_metrics_are_well_formed(watched: Prometheus) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.audio.speech import ROOT
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
+DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "tutti.json"
 
 TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_sessions_active": ("gauge", {"protocol"}),
@@ -106,6 +108,13 @@ NO_UNIT = {"tutti_batch_size", "tutti_realtime_factor"}  # rows, and a ratio
 OTHER_UNITS = re.compile(r"_(?:ms|us|ns|s|sec|secs|msec|milliseconds|minutes|hours|kb|mb|kib|mib|percent|pct)(?:_|$)")
 OF_SAMPLES = ("_total", "_count", "_sum", "_bucket", "_created")  # series suffixes of the text format
 MEASURED = re.compile(r"latency|duration|delay|_lag|memory|time_to|_bytes")
+
+
+def test_every_metric_of_the_dashboard_is_exposed(live_server: Start) -> None:
+    names = re.findall(r"\b(?:tutti|process|python)_\w+", DASHBOARD.read_text())
+    assert len(names) > 40
+    exposed = {sample.name for family in families(live_server()).values() for sample in family.samples}
+    assert not set(names) - exposed
 
 
 def test_every_metric_is_named_by_prometheus_conventions(live_server: Start) -> None:

@@ -1,1 +1,0 @@
-"""The Grafana dashboard and its generator."""
