@@ -85,7 +85,7 @@ docs: setup  ## build the documentation site in build/site
 bench: setup  ## latency against live streams under each policy; writes loadtest/results/capacity.*; others: docs/developing.md
 	@$(BIN)/python -m loadtest.capacity
 
-release: setup  ## build wheels, npm package, chart, image context, site, checksums and provenance of this commit in build/release
+release: setup  ## build wheels, npm package, chart, image context, site and checksums of this commit in build/release
 	@$(BIN)/python -m deploy.release.build
 
 clean:  ## remove what was made here, not the weights

@@ -1,8 +1,8 @@
 """Build a release from the current commit: `make release`, or `python -m deploy.release.build --out build/release`.
 
 Wheels, the npm package, the chart, the context of the images, a bill of materials (SBOM) of each image, the
-documentation site, their SHA-256 and a provenance file. The files of the commit are exported first, and every time in
-them is that of the commit, so a second run on the same machine gives the same bytes.
+documentation site and their SHA-256; continuous integration attests where they come from. The files of the commit are
+exported first, and every time in them is that of the commit, so a second run on the same machine gives the same bytes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import argparse
 import gzip
 import hashlib
 import io
-import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version as installed
 from pathlib import Path
 
 from deploy.release.versions import ROOT, version
@@ -32,11 +29,7 @@ LOCKS = {  # by target of the Dockerfile
     "torch": "deploy/requirements-torch.lock",
     "cuda": "deploy/requirements-cuda.lock",
 }
-SUMS, PROVENANCE = "SHA256SUMS", "provenance.json"
-STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "https://slsa.dev/provenance/v1"
-BUILD_TYPE = "make release"
-TOOLS = ("build", "setuptools", "mkdocs-material", "cyclonedx-bom")  # those that decide the bytes
+SUMS = "SHA256SUMS"
 
 
 class ReleaseError(Exception):
@@ -66,9 +59,7 @@ def release(out: Path, root: Path = ROOT) -> list[Path]:
     built = sorted(out.iterdir())
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in built}
     (out / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="utf-8")
-    statement = provenance(sums, commit, number, epoch)
-    (out / PROVENANCE).write_text(json.dumps(statement, indent=2) + "\n", encoding="utf-8")
-    return [*built, out / SUMS, out / PROVENANCE]
+    return [*built, out / SUMS]
 
 
 def export(root: Path, commit: str, tree: Path) -> None:
@@ -144,29 +135,6 @@ def pack(target: Path, files: Mapping[str, Path], epoch: int) -> None:
             entry.size, entry.mtime = len(data), epoch
             entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
             archive.addfile(entry, io.BytesIO(data))
-
-
-def provenance(sums: Mapping[str, str], commit: str, number: str, epoch: int) -> dict[str, object]:
-    """Return the in-toto statement. Source: in-toto Statement v1, SLSA provenance v1."""
-    return {
-        "_type": STATEMENT,
-        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sums.items()],
-        "predicateType": PREDICATE,
-        "predicate": {
-            "buildDefinition": {
-                "buildType": BUILD_TYPE,
-                "externalParameters": {"version": number},
-                "internalParameters": {"SOURCE_DATE_EPOCH": epoch},
-                "resolvedDependencies": [{"uri": "git+tutti", "digest": {"gitCommit": commit}}],
-            },
-            "runDetails": {
-                "builder": {
-                    "id": f"{platform.system()} {platform.machine()}",
-                    "version": {"python": platform.python_version()} | {name: installed(name) for name in TOOLS},
-                },
-            },
-        },
-    }
 
 
 def _program(name: str) -> str:
