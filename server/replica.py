@@ -138,7 +138,7 @@ def _usage(settings: Settings, metrics: Metrics) -> Usage:
     counter = KeyMetrics(metrics.registry, limit) if limit else None
     if folder is None:
         return Usage(counter=counter)
-    files = UsageFiles(folder, max_bytes=settings.usage_log_bytes, max_files=settings.usage_log_files)
+    files = UsageFiles(folder, max_files=settings.usage_log_files)
     return Usage(UsageLog(files, metrics.usage_records_lost.inc), counter)
 
 
@@ -154,8 +154,6 @@ def _drain_times(settings: Settings) -> DrainTimes:
 def _limits(settings: Settings) -> Limits:
     return Limits(
         min_endpoint_ms=settings.min_endpoint_ms,
-        accurate_endpoint_ms=settings.accurate_endpoint_ms,
-        silence_endpoint_ms=settings.silence_endpoint_ms,
         max_utterance_s=settings.max_utterance_s,
         max_backlog_s=settings.max_backlog_s,
     )

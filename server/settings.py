@@ -142,10 +142,6 @@ class Settings(BaseSettings):
     """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/turns.md. By default none."""
     min_endpoint_ms: float = Field(400.0, ge=0)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
-    accurate_endpoint_ms: float = Field(700.0, ge=0)
-    """The same for accurate finals, which read whole phrases better."""
-    silence_endpoint_ms: float | None = Field(2_400.0, gt=0)
-    """Silence after which a segment without words is closed."""
     max_utterance_s: float = Field(30.0, gt=0)
     """Longest segment in seconds; a longer one is cut between words."""
     max_channels: int = Field(2, ge=1, le=20)
@@ -184,8 +180,6 @@ class Settings(BaseSettings):
     ones share it, eight times as many at most; they have model slots in addition to `max_streams`."""
     upload_timeout_s: float = Field(120.0, gt=0)
     """Seconds for a body to arrive."""
-    min_upload_bytes_per_s: float = Field(1_000.0, gt=0)
-    """Least rate of a body after its first ten seconds; a slower one is answered 408."""
 
     # Access
 
@@ -239,17 +233,13 @@ class Settings(BaseSettings):
 
     usage_log: Path | None = None
     """Folder for usage records, which `tutti usage` adds up: docs/usage.md. By default none are written."""
-    usage_log_bytes: int = Field(64 * 2**20, ge=65_536)
-    """Largest usage file; then the next one begins."""
     usage_log_files: int = Field(200, ge=2)
     """Most usage files in the folder, of all servers that write there; the oldest are deleted."""
     metrics_by_key: int = Field(0, ge=0, le=1_000)
     """Keys with a label of their own in `tutti_key_…` metrics; others count as `other`. 0: no metrics by key."""
 
-    # Vosk and Twilio
+    # Twilio
 
-    vosk_sample_rate: int = Field(8_000, ge=8_000, le=48_000)
-    """Sample rate of vosk clients that send none, as in vosk-server."""
     twilio_forward_url: Annotated[str, url_of("wss", "ws")] | None = None
     """WebSocket URL that receives the text of Twilio calls."""
     twilio_auth_token: SecretStr | None = None

@@ -37,6 +37,7 @@ from server.streaming.client_timer import ClientTimer
 from server.text.formatting import FormattedWord, Style
 from server.text.redaction_kinds import Redaction
 
+LEAST_BYTES_PER_S = 1_000.0  # of a body after its first seconds, `GRACE_S`; a slower one is answered 408
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
 
 
@@ -96,7 +97,6 @@ class Recordings:
             settings.max_upload_bytes,
             settings.upload_timeout_s,
             place,
-            settings.min_upload_bytes_per_s,
             on_size=partial(self._places.receive, place),
         )
         place.stage = "waiting"
@@ -187,7 +187,6 @@ async def read_body(
     limit_bytes: int,
     timeout_s: float,
     place: Place | None = None,
-    least_bytes_per_s: float = 1.0,
     *,
     on_size: Callable[[int], None] = lambda _: None,
 ) -> bytes:
@@ -201,7 +200,7 @@ async def read_body(
         raise _too_large(limit_bytes)
     try:
         async with asyncio.timeout(None) as deadline:
-            timer = _end_at(loop, deadline, lambda: _ends_at(place, end_s, least_bytes_per_s))
+            timer = _end_at(loop, deadline, lambda: _ends_at(place, end_s))
             if place is not None:
                 place.end_early = lambda: deadline.reschedule(loop.time())
             async for part in request.stream():
@@ -211,7 +210,7 @@ async def read_body(
                 parts.append(part)
                 on_size(size)
     except TimeoutError as error:
-        raise _too_slow(place, loop.time() >= end_s, timeout_s, least_bytes_per_s) from error
+        raise _too_slow(place, loop.time() >= end_s, timeout_s) from error
     except ClientDisconnect as error:
         raise ClientGone from error
     finally:
@@ -239,16 +238,16 @@ def _end_at(loop: asyncio.AbstractEventLoop, deadline: asyncio.Timeout, ends_s: 
     return timer
 
 
-def _ends_at(place: Place | None, end_s: float, least_bytes_per_s: float) -> float:
-    return end_s if place is None else min(end_s, place.too_slow_at(least_bytes_per_s))
+def _ends_at(place: Place | None, end_s: float) -> float:
+    return end_s if place is None else min(end_s, place.too_slow_at(LEAST_BYTES_PER_S))
 
 
-def _too_slow(place: Place | None, timed_out: bool, timeout_s: float, least_bytes_per_s: float) -> TooSlow:
+def _too_slow(place: Place | None, timed_out: bool, timeout_s: float) -> TooSlow:
     if place is not None and place.gave_way:
         return TooSlow("all upload places are taken, and this body gave its place to another; send it again, or faster")
     if timed_out:
         return TooSlow(f"the body did not arrive within {timeout_s:g} s; split the recording, or send it faster")
-    return TooSlow(f"the body is slower than {least_bytes_per_s:g} bytes/s after {GRACE_S:g} s; send it faster")
+    return TooSlow(f"the body is slower than {LEAST_BYTES_PER_S:g} bytes/s after {GRACE_S:g} s; send it faster")
 
 
 @asynccontextmanager

@@ -87,8 +87,8 @@ class Limits:
     """Limits that the operator sets for every connection."""
 
     min_endpoint_ms: float = 400.0
-    accurate_endpoint_ms: float = 700.0
-    silence_endpoint_ms: float | None = 2_400.0
+    accurate_endpoint_ms: float = 700.0  # no setting: accurate finals read whole phrases better
+    silence_endpoint_ms: float | None = 2_400.0  # no setting: closes a segment without words
     max_utterance_s: float = 30.0
     max_backlog_s: float = 30.0
 

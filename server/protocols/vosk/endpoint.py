@@ -20,6 +20,7 @@ from server.protocols.vosk.messages import RATES
 from server.recognition.session_options import SessionOptions, finals_of
 from server.replica import Replica
 
+DEFAULT_RATE = 8_000  # of clients that send none, as in vosk-server
 QUERY = frozenset({"key", "sample_rate", "model", "language", "grammar", "finals", REDACT})
 
 
@@ -78,7 +79,7 @@ class VoskEndpoint:
         stream = AdapterConnection(
             socket,
             session,
-            VoskAdapter(rate, rate=_rate(query, replica.settings.vosk_sample_rate), lenient=lenient),
+            VoskAdapter(rate, rate=_rate(query), lenient=lenient),
             replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="vosk",
             encoding=Encoding.LINEAR16,
@@ -87,7 +88,7 @@ class VoskEndpoint:
         return Admitted(model, stream, session, headers=ignored_header(ignored))
 
 
-def _rate(query: Mapping[str, str], default: int) -> int:
+def _rate(query: Mapping[str, str]) -> int:
     """Return the sample rate that applies until the client's `config` sets another. Raises: BadParameter."""
     given = query.get("sample_rate")
-    return default if given is None else whole_number("sample_rate", given, RATES)
+    return DEFAULT_RATE if given is None else whole_number("sample_rate", given, RATES)

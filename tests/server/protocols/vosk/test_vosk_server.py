@@ -68,15 +68,15 @@ def test_a_client_that_waits_for_each_answer_gets_its_words_and_a_normal_close(
 
 
 def test_a_final_has_the_words_of_the_second_pass(live_server: Start) -> None:
-    server = live_server(decoder=ShoutingDecoder(), vosk_sample_rate=16_000)
-    with dial(f"ws://{server.host}/vosk") as socket:
+    server = live_server(decoder=ShoutingDecoder())
+    with dial(f"ws://{server.host}/vosk?sample_rate=16000") as socket:
         ask(socket, spell("hello").tobytes())
         assert ask(socket, '{"eof" : 1}')["text"] == "HELLO"
 
 
 def test_reset_completes_the_text_and_the_connection_continues(live_server: Start) -> None:
-    server = live_server(vosk_sample_rate=16_000)
-    with dial(f"ws://{server.host}/vosk") as socket:
+    server = live_server()
+    with dial(f"ws://{server.host}/vosk?sample_rate=16000") as socket:
         for spoken, complete in (("one", "one"), ("two", "xtwo")):
             for message in (spell(spoken).tobytes(), '{"reset":1}', spell("x").tobytes()):
                 socket.send(message)  # all at once: a client need not be in step
