@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 
@@ -27,25 +25,23 @@ from server.operations.process import files_needed
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 
-EXTRAS = {"otel": "opentelemetry.exporter.otlp.proto.http", "torch": "torch"}
-"""A module of each extra, to detect whether it is installed."""
 WANTED_FLAGS = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16")
-PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-FINE_TICK_S = 1e-5
 CLOCKS_APART_S = 2.0  # file times may be rounded to seconds
 GIB = 2**30
 
 
-def versions(_: Settings) -> Iterator[Finding]:
-    """Check Python and the packages that the distribution requires."""
+def versions(settings: Settings) -> Iterator[Finding]:
+    """Check Python and the packages that the distribution requires, with those of an extra that a setting needs."""
     yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     wrong: list[str] = []
+    extra = "" if settings.otel_endpoint is None else "otel"
     for text in requires("tutti-asr") or []:
         needed = Requirement(text)
-        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+        if needed.marker is None or needed.marker.evaluate({"extra": extra}):
             wrong += _unmet(needed)
     if wrong:
-        yield fail("packages", "; ".join(wrong), "run pip install -e . in the checkout, or rebuild the image")
+        install = install_hint(extra) if extra else "pip install tutti-asr"
+        yield fail("packages", "; ".join(wrong), f"{install}, or rebuild the image")
     else:
         yield ok("packages", f"tutti {version('tutti-asr')}, all required packages installed")
 
@@ -56,35 +52,6 @@ def _unmet(needed: Requirement) -> list[str]:
     except PackageNotFoundError:
         return [f"{needed.name} is missing"]
     return [] if needed.specifier.contains(found, prereleases=True) else [f"{needed} is required, {found} is installed"]
-
-
-def extras(settings: Settings) -> Iterator[Finding]:
-    """Check optional packages; those that the settings require must be installed."""
-    installed = [name for name, module in EXTRAS.items() if _importable(module)]
-    missing = [name for name in EXTRAS if name not in installed]
-    asked = {"otel": settings.otel_endpoint is not None}
-    needed = [name for name in missing if asked.get(name)]
-    found = f"installed: {', '.join(installed) or 'none'}; not installed: {', '.join(missing) or 'none'}"
-    if needed:
-        yield fail("extras", found, f"{spelled('otel_endpoint')} needs an extra: {install_hint('otel')}")
-    else:
-        yield ok("extras", found)
-
-
-def _importable(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # a parent package is missing
-        return False
-
-
-def synthesizers(_: Settings) -> Iterator[Finding]:
-    """Check the programs that training needs and serving does not: pronunciations and synthetic speech."""
-    if missing := [f"{name}: not found" for name in ("espeak-ng", "flite") if shutil.which(name) is None]:
-        advice = "serving needs neither; for `tutti train` and `tutti synthesize`: apt-get install espeak-ng flite"
-        yield warn("training", "; ".join(missing), advice)
-    else:
-        yield ok("training", "espeak-ng and flite are installed, for pronunciations and synthetic speech")
 
 
 def processor(settings: Settings) -> Iterator[Finding]:
@@ -160,14 +127,8 @@ def _port(setting: str, host: str, port: int) -> Finding:
     return ok(name, f"{host_port(host, port)} is free")
 
 
-def clocks(_: Settings) -> Iterator[Finding]:
-    """Check the monotonic clock, used for all intervals, and the wall clock, by which tokens and tickets expire."""
-    info = time.get_clock_info("perf_counter")
-    found = f"{info.implementation}, resolution {info.resolution * 1e9:.0f} ns"
-    if info.monotonic and info.resolution <= FINE_TICK_S:
-        yield ok("monotonic clock", found)
-    else:
-        yield warn("monotonic clock", found, "latency figures will be coarse: choose another kernel clock source")
+def wall_clock(_: Settings) -> Iterator[Finding]:
+    """Check the wall clock, by which tokens and tickets expire."""
     with tempfile.NamedTemporaryFile() as file:
         apart_s = abs(os.fstat(file.fileno()).st_mtime - time.time())
     newest = max(path.stat().st_mtime for path in Path(server.__file__).parent.rglob("*.py"))
@@ -181,15 +142,4 @@ def clocks(_: Settings) -> Iterator[Finding]:
         yield ok("wall clock", now)
 
 
-def proxies(_: Settings) -> Iterator[Finding]:
-    """Check for proxies in the environment, which local clients and the trace exporter would use."""
-    names = [name for name in os.environ if name.lower() in PROXIES and os.environ[name]]
-    exempt = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
-    if names and not any(host in exempt.split(",") for host in ("localhost", "127.0.0.1", "*")):
-        advice = "local clients would use the proxy even for this machine: set NO_PROXY=localhost,127.0.0.1"
-        yield warn("proxies", ", ".join(sorted(names)), advice)
-    else:
-        yield ok("proxies", f"{', '.join(sorted(names))}, not for this machine" if names else "none set")
-
-
-CHECKS: tuple[Check, ...] = (versions, extras, synthesizers, processor, memory, files, ports, clocks, proxies)
+CHECKS: tuple[Check, ...] = (versions, processor, memory, files, ports, wall_clock)

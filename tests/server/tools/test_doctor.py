@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import socket
 from collections.abc import Iterator
@@ -38,14 +37,11 @@ def test_this_installation_passes_with_a_json_report() -> None:
     assert {check["name"] for check in report["checks"]} >= {
         "python",
         "packages",
-        "extras",
         "processor",
         "memory",
         "open files",
         "port",
-        "monotonic clock",
         "wall clock",
-        "proxies",
         "weights",
         "device",
         "precision",
@@ -185,15 +181,6 @@ def test_the_advice_names_the_invalid_setting(wrong: dict[str, Any], named: str)
     assert {named in one.advice for one in failed} == {True}, [line(one) for one in failed]
 
 
-def test_missing_training_programs_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert findings(doctor_machine.synthesizers)["training"].verdict is Verdict.OK
-    monkeypatch.setenv("PATH", "/nowhere")
-    finding = findings(doctor_machine.synthesizers)["training"]
-    assert finding.verdict is Verdict.WARN
-    assert "espeak-ng" in finding.found
-    assert "apt-get install espeak-ng flite" in finding.advice
-
-
 def test_a_server_without_keys_on_a_public_address_gives_a_warning() -> None:
     assert findings(doctor_access.keys)["keys"].verdict is Verdict.OK
     assert findings(doctor_access.keys, host="0.0.0.0")["keys"].verdict is Verdict.WARN
@@ -207,36 +194,20 @@ def test_too_low_a_limit_of_open_files_fails(monkeypatch: pytest.MonkeyPatch) ->
     assert (finding.verdict, "1024 needed" in finding.found) == (Verdict.FAIL, True)
 
 
-def test_a_proxy_without_an_exception_for_this_machine_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*os.environ]:
-        if name.lower() in (*doctor_machine.PROXIES, "no_proxy"):
-            monkeypatch.delenv(name)
-    assert findings(doctor_machine.proxies)["proxies"].verdict is Verdict.OK
-    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
-    assert findings(doctor_machine.proxies)["proxies"].verdict is Verdict.WARN
-    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
-    finding = findings(doctor_machine.proxies)["proxies"]
-    assert finding.verdict is Verdict.OK
-    assert "proxy.example" not in finding.found, "an address may contain a password"
-
-
 def test_a_wall_clock_earlier_than_the_installation_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_machine.time, "time", lambda: 1_000_000_000.0)
-    assert findings(doctor_machine.clocks)["wall clock"].verdict is Verdict.WARN
-
-
-def test_an_extra_required_by_the_settings_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_machine, "_importable", lambda module: not module.startswith("opentelemetry"))
-    asked = findings(doctor_machine.extras, otel_endpoint="http://127.0.0.1:4318")
-    assert asked["extras"].verdict is Verdict.FAIL
-    assert findings(doctor_machine.extras)["extras"].verdict is Verdict.OK
+    assert findings(doctor_machine.wall_clock)["wall clock"].verdict is Verdict.WARN
 
 
 def test_missing_and_outdated_packages_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ["numpy>=99", "no-such-package>=1", "torch; extra == 'never'"]
+    wanted = ["numpy>=99", "no-such-package>=1", "torch; extra == 'never'", "of-traces; extra == 'otel'"]
     monkeypatch.setattr(doctor_machine, "requires", lambda _: wanted)
     finding = findings(doctor_machine.versions)["packages"]
     assert finding.verdict is Verdict.FAIL
+    assert "of-traces" not in finding.found
+    traced = findings(doctor_machine.versions, otel_endpoint="http://127.0.0.1:4318")["packages"]
+    assert "of-traces is missing" in traced.found
+    assert "[otel]" in traced.advice
     assert f"numpy>=99 is required, {np.__version__} is installed; no-such-package is missing" in finding.found
 
 
