@@ -1,9 +1,9 @@
 """Receipts under load: many streams at once, each replayed alone as on several processors; and what receipts cost.
 
-`python -m tutti_asr_lab.trials.receipts` starts a server, streams recordings in real time with `receipt=true` and several options,
-stores audio and messages, and runs `tutti replay` over all of them here, as on a processor with AVX2 alone, and as on
-any x86-64. It also compares the CPU time of the server with and without receipts, in rounds that alternate. Writes a
-document and a page to the folder of the results.
+`python -m tutti_asr_lab.trials.receipts` starts a server, streams recordings in real time with `receipt=true` and
+several options, stores audio and messages, and runs `tutti replay` over all of them here, as on a processor with AVX2
+alone, and as on any x86-64. It also compares the CPU time of the server with and without receipts, in rounds that
+alternate. Writes a document and a page to the folder of the results.
 """
 
 from __future__ import annotations
