@@ -29,7 +29,7 @@ SHIPPED = WEIGHTS / "tutti-small.safetensors"
 SHIPPED_BY_LANGUAGE = {"en": SHIPPED, "zh": WEIGHTS / "tutti-mandarin.safetensors"}
 GRU_SIDES = ("input", "recurrent")  # its products
 Arrays = Mapping[str, NDArray[Any]]
-SHIPPED_MODELS = (SHIPPED, WEIGHTS / "tutti-medium.safetensors", SHIPPED_BY_LANGUAGE["zh"])
+SHIPPED_MODELS = tuple(SHIPPED_BY_LANGUAGE.values())
 SEGMENT_MODELS = (WEIGHTS / "tutti-large.safetensors",)
 """Shipped models for whole segments, used for accurate finals and not for streams."""
 

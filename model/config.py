@@ -28,7 +28,7 @@ ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC bl
 
 
 def shipped_named(name: str) -> Path | None:
-    """Return the shipped checkpoint named `tutti-medium` or `medium`, for example; None if there is none."""
+    """Return the shipped checkpoint named `tutti-small` or `small`, for example; None if there is none."""
     candidates = (SHIPPED_WEIGHTS / f"{each}.safetensors" for each in (name, f"tutti-{name}"))
     return next((path for path in candidates if path.with_suffix(".json").exists()), None)
 

@@ -1,6 +1,6 @@
-"""The second pass's network: another shipped model with the same output symbols, which reads whole finished segments.
+"""The second pass's network: a shipped one with the same output symbols, which reads whole finished segments.
 
-It is `tutti-large` where that fits, some of whose layers run from the end of a segment to its start. Two networks err
+It is `tutti-large`, some of whose layers run from the end of a segment to its start. Two networks err
 in different places, so the mean of their probabilities errs less than either. It runs in exact 8-bit arithmetic, so its
 outputs depend on no other segment, and are equal on every processor.
 """
@@ -21,7 +21,7 @@ from model.int8.model import Int8Model
 
 
 def reader_for(config: ModelConfig) -> Reader | None:
-    """Return the second network of a streaming model, None if there is no other model of its symbols.
+    """Return the second network of a streaming model, None if there is none of its symbols.
 
     It is loaded by the thread that reads the first segment. Raises: CheckpointError.
     """
@@ -33,10 +33,10 @@ def reader_for(config: ModelConfig) -> Reader | None:
 
 
 def other_of(config: ModelConfig) -> tuple[Path, str] | None:
-    """Another shipped model of a model's symbols, and its file's digest. Raises: CheckpointError."""
-    for path in (*checkpoint.SEGMENT_MODELS, *checkpoint.SHIPPED_MODELS):
+    """The segment model of a model's symbols, and its file's digest. Raises: CheckpointError."""
+    for path in checkpoint.SEGMENT_MODELS:
         other = checkpoint.read_config(path)
-        if other.name != config.name and _frames_of(other) == _frames_of(config):
+        if _frames_of(other) == _frames_of(config):
             return path, checkpoint.outline(path)[1]
     return None
 

@@ -170,7 +170,7 @@ WrittenFormsOption = Annotated[
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="A .safetensors checkpoint, or small, medium or mandarin; for several, NAME=PATH each, the default first. "
+        help="A .safetensors checkpoint, or small or mandarin; for several, NAME=PATH each, the default first. "
         "Default: English, and Mandarin on demand."
     ),
 ]

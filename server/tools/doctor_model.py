@@ -91,7 +91,7 @@ def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
         yield fail(setting, found, f"{spelled(setting)}: {advice}")
         return
     except ModelError as error:
-        takes = "a shipped model (small, medium, mandarin), a checkpoint, or a published model's folder: docs/models.md"
+        takes = "a shipped model (small, mandarin), a checkpoint, or a published model's folder: docs/models.md"
         yield fail("model", str(error), f"correct {spelled(chosen)}: {takes}")
         return
     yield _device(served.device)

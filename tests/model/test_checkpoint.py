@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +50,11 @@ def test_saving_leaves_no_partial_file(written):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"absent\.safetensors"):
         load_network(tmp_path / "absent.safetensors")
+
+
+def test_a_name_that_is_not_shipped_lists_those_that_are():
+    with pytest.raises(CheckpointError, match=r"cannot read medium: .*the name of a shipped one: small, mandarin$"):
+        load_model(Path("medium"), device="cpu")
 
 
 def test_truncated_weights_are_named(written):

@@ -30,17 +30,10 @@ def digest_of(name: str) -> str:
     return checkpoint.outline(checkpoint.named(Path(name)))[1]
 
 
-@pytest.mark.parametrize("name", ["tutti-small", "tutti-medium"])
-def test_each_english_model_uses_the_segment_model_for_the_second_pass(name: str) -> None:
-    reader = reader_for(config_of(name))
+def test_the_english_model_uses_the_segment_model_for_the_second_pass() -> None:
+    reader = reader_for(config_of("tutti-small"))
     assert reader is not None
     assert reader.digest == digest_of("tutti-large")
-
-
-def test_without_a_segment_model_another_streaming_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "SEGMENT_MODELS", ())
-    found = reader_for(config_of("tutti-small")), reader_for(config_of("tutti-medium"))
-    assert [reader and reader.digest for reader in found] == [digest_of("tutti-medium"), digest_of("tutti-small")]
 
 
 @pytest.mark.parametrize("changes", [{"lookahead": 5}, {"phones": ("a",)}, {"step_samples": 640}, {"language": "nl"}])
@@ -58,13 +51,11 @@ def test_networks_that_are_not_used_are_not_read(monkeypatch: pytest.MonkeyPatch
     assert not read
 
 
-def test_a_streaming_model_is_bit_identical_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_streaming_model_is_bit_identical_to_a_stream() -> None:
     """For the audio alone, with others in a batch, and after another segment."""
-    monkeypatch.setattr(checkpoint, "SEGMENT_MODELS", ())
-    config, model = config_of("tutti-small"), load_own(Path("tutti-medium"), device="cpu", precision="int8")
+    model = load_own(device="cpu", precision="int8")
     assert isinstance(model, Int8Model)
-    reader = reader_for(config)
-    assert reader is not None
+    config = model.config
     pcm = read_pcm(samples()[0].audio)
     pcm = pcm[: len(pcm) // config.step_samples * config.step_samples]
     slots = model.slots(capacity=3, largest=3)
@@ -77,8 +68,7 @@ def test_a_streaming_model_is_bit_identical_to_a_stream(monkeypatch: pytest.Monk
         stream.append(np.array(slots.run((0, 1, 2))[1]))
     expected = np.concatenate(stream)[config.delay_frames :]
     read(model, pcm[: 9 * config.step_samples])
-    for found in (read(model, pcm), reader.read(pcm)):
-        assert np.array_equal(found, expected)
+    assert np.array_equal(read(model, pcm), expected)
 
 
 def test_a_decoder_with_a_second_network_is_created_and_warmed_up_if_possible() -> None:

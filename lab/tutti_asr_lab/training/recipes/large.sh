@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY=passive # one training process a core: waiting threads sl
 "$RECIPES/neural-speech.sh"
 "$BIN/tutti" train "${english[@]}" --validation "$DATA/dev.jsonl" --noise "$DATA/noise.jsonl" \
   --manifest build/taught/neural/synthetic.jsonl \
-  --init build/taught/medium-mean.safetensors --teacher small --teacher medium \
+  --init build/taught/medium-mean.safetensors --teacher small --teacher build/tutti-medium-int8.safetensors \
   --recipe "$PARAMETERS/large.json" --out build/taught/large.safetensors
 
 FLOATS=build/taught/large.safetensors INTEGERS=build/tutti-large-int8.safetensors "$RECIPES/quantize.sh"

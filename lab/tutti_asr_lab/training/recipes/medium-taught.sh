@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Last run of the medium English model, which ships: distillation from the mean of the small and the medium one.
+# Last run of the medium English model, of which the large one was made: distillation from the mean of the small and the medium one.
 #
 # Makes:  build/taught/medium-mean.safetensors (floats) and build/tutti-medium-int8.safetensors
 # Takes:  half an hour on two cores. Run it again after a stop: it continues from the last snapshot.

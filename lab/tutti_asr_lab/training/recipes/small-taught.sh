@@ -11,7 +11,7 @@ export OMP_WAIT_POLICY=passive # one training process a core: waiting threads sl
 "$RECIPES/neural-speech.sh"
 "$BIN/tutti" train "${english[@]}" --validation "$DATA/dev.jsonl" --noise "$DATA/noise.jsonl" \
   --manifest build/taught/neural/synthetic.jsonl \
-  --init build/tutti-small.safetensors --teacher build/tutti-small.safetensors --teacher medium \
+  --init build/tutti-small.safetensors --teacher build/tutti-small.safetensors --teacher build/tutti-medium-int8.safetensors \
   --recipe "$PARAMETERS/small-taught.json" --out build/taught/alone.safetensors
 "$BIN/python" -m tutti_asr_lab.training.acoustic.averaging build/tutti-small.safetensors build/taught/alone.safetensors \
   --shares 2 1 --out build/taught/mean.safetensors

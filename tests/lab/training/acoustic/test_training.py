@@ -258,7 +258,6 @@ def test_the_shipped_recipes_can_be_read(model, name):
     ("model", "recipes"),
     [
         ("small", SHIPPED_RECIPES + TAUGHT_RECIPES),
-        ("medium", SHIPPED_RECIPES + MEDIUM_RECIPES),
         ("large", SHIPPED_RECIPES + MEDIUM_RECIPES + LARGE_RECIPES),
         ("mandarin", SHIPPED_RECIPES + MANDARIN_RECIPES),
     ],

@@ -14,7 +14,7 @@ import soundfile
 import torch
 from typer.testing import CliRunner
 
-from model.acoustic import load_own
+from model.acoustic import load_own, load_segment_model
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import LogProbs
 from model.ctc.weights import DecodingWeights
@@ -162,10 +162,10 @@ def test_weights_for_accurate_finals_require_another_model_with_the_same_symbols
 
 
 def test_the_outputs_of_two_models_are_the_mean_of_their_probabilities(recordings: Path) -> None:
-    small, medium = (load_own(Path(name), device="cpu", precision="int8") for name in ("small", "medium"))
+    small, large = load_own(device="cpu", precision="int8"), load_segment_model(Path("large"))
     utterances = read_manifests([recordings])
-    both = mean_outputs_of(small, medium, utterances)
-    for mean, one, other in zip(both, outputs_of(small, utterances), outputs_of(medium, utterances), strict=True):
+    both = mean_outputs_of(small, large, utterances)
+    for mean, one, other in zip(both, outputs_of(small, utterances), outputs_of(large, utterances), strict=True):
         assert mean.utterance == one.utterance
         expected = (np.exp(one.log_probs) + np.exp(other.log_probs)) / 2
         assert np.exp(mean.log_probs) == pytest.approx(expected, abs=1e-5)
