@@ -85,8 +85,8 @@ class Settings(BaseSettings):
     """Where the models compute; `auto` takes a GPU if there is one."""
     precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] = "auto"
     """Number format of the models; `auto` takes the fastest. A checkpoint in int8 gives the same text everywhere."""
-    graph_rewriting: Literal["auto", "exact", "off"] = "auto"
-    """Rewrite published graphs into faster ones at load; `exact` allows only changes that keep every bit."""
+    graph_rewriting: Literal["auto", "off"] = "auto"
+    """Rewrite published graphs into faster ones at load, where their results stay the same."""
     reproducible: bool = False
     """Compute floats in tiles of a fixed size, so that log-probabilities are bit-identical in every batch."""
     threads: int = Field(0, ge=0)

@@ -80,7 +80,7 @@ class PublishedModel:
         model = cls.load_compiled(files, scales, place) if rewriting == "auto" else None
         if model is None:
             floats, found = cls.load_with_source(files, place, rewriting, from_integers=True)
-            model = floats.quantized(found, scales, rewriting)
+            model = floats.quantized(found, scales)
         return model.with_threads(threads)
 
     @classmethod
@@ -169,10 +169,10 @@ class PublishedModel:
         )
         return model, found
 
-    def quantized(self, found: Rewritten, scales: Scales, rewriting: Rewriting = "auto") -> PublishedModel:
+    def quantized(self, found: Rewritten, scales: Scales) -> PublishedModel:
         """Return the model with products in 8-bit integers, from its rewritten graph. Raises: PublishedModelError.
 
-        If its kind has a compiled step that gives what the graph gives, that runs; not if `rewriting` is `exact`.
+        If its kind has a compiled step that gives what the graph gives, that runs.
         """
         from model.published.compiled.compiling import compile_step, digest_of
         from model.published.rewriting.verification import speech_windows
@@ -188,8 +188,6 @@ class PublishedModel:
             graph=graph,
             least_rows=least_rows(graph, self.contract, self.result_shape),
         )
-        if rewriting != "auto":
-            return model
         step, verdict = compile_step(
             found, graph, scales, self.result_shape, lambda: speech_windows(self.config, self.contract.fbank)
         )

@@ -110,7 +110,7 @@ def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *,
         utterances = read_manifests(manifests) if manifests else []
         check_audio(utterances)
         spoken += [Spoken(read_pcm(each.audio, rate), each.text) for each in utterances]
-        quantized = quantize(model, found, spoken, typer.echo, rewriting)
+        quantized = quantize(model, found, spoken, typer.echo)
     except (ModelError, BadInput, AudioError) as error:
         fail(error)
     report = quantized.report

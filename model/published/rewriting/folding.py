@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from model.published.onnx_graph import Node, OnnxGraph
 
 ROWS = (2, 3, 5)
-LARGE = 1024  # elements: a constant of more is a weight, and no shape depends on its values
 SIZED_BY_VALUES = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression", "Loop", "If", "Scan"})
 SIZED_BY_OPERANDS = frozenset(
     {"Reshape", "Slice", "Range", "Expand", "Tile", "ConstantOfShape", "Pad", "TopK", "OneHot"}
@@ -41,7 +40,7 @@ def fold_shapes(graph: OnnxGraph) -> OnnxGraph:
     wanted = [*dict.fromkeys(static), *(node.output for node in reshapes)]
     if not wanted:
         return graph
-    runs = values_of(graph, wanted)
+    runs = _values_of(graph, wanted)
     constants = {
         name: runs[0][name]
         for name in static
@@ -77,8 +76,8 @@ def _static_values(graph: OnnxGraph) -> list[str]:
     return list(static)
 
 
-def values_of(graph: OnnxGraph, names: Sequence[str], rows: Sequence[int] = ROWS) -> list[Mapping[str, NDArray[Any]]]:
-    """Compute these values for batches of zeros, of each number of rows."""
+def _values_of(graph: OnnxGraph, names: Sequence[str]) -> list[Mapping[str, NDArray[Any]]]:
+    """Compute these values for batches of zeros of `ROWS` rows."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -94,42 +93,7 @@ def values_of(graph: OnnxGraph, names: Sequence[str], rows: Sequence[int] = ROWS
             for each in session.get_inputs()
         }
 
-    return [dict(zip(names, session.run(list(names), zeros(count)), strict=True)) for count in rows]
-
-
-def shapes_of(graph: OnnxGraph, names: Sequence[str]) -> Mapping[str, Sequence[int]]:
-    """Return the shapes of these values; the number of rows, and other sizes of no fixed value, are 0.
-
-    They are inferred from the graph without its large weights. Only a graph with a value whose last axis cannot be
-    inferred is run, for two rows, which loads it once more.
-    """
-    found = _inferred_shapes(graph)
-    if all(found.get(name, (0,))[-1:] not in {(), (0,)} for name in names):
-        return {name: found[name] for name in names}
-    (seen,) = values_of(graph, names, rows=[2])
-    return {name: seen[name].shape for name in names}
-
-
-def _inferred_shapes(graph: OnnxGraph) -> Mapping[str, Sequence[int]]:
-    """Infer the shapes of all values; large constants stand in the inferred graph as inputs."""
-    import onnx
-    from onnx import helper
-
-    large = {name: value for name, value in graph.constants.items() if value.size > LARGE}
-    inputs = (
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for name, value in large.items()
-    )
-    constants = {name: value for name, value in graph.constants.items() if name not in large}
-    light = replace(graph, constants=constants, inputs=(*graph.inputs, *inputs))
-    try:
-        inferred = onnx.shape_inference.infer_shapes(light.proto(), data_prop=True).graph
-    except onnx.shape_inference.InferenceError:
-        return {}
-    return {
-        each.name: tuple(size.dim_value for size in each.type.tensor_type.shape.dim)
-        for each in (*inferred.value_info, *graph.inputs)
-    }
+    return [dict(zip(names, session.run(list(names), zeros(count)), strict=True)) for count in ROWS]
 
 
 def _target(node: Node, runs: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[np.int64] | None:

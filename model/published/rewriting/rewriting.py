@@ -23,15 +23,14 @@ from model.published.contracts import FLOAT, Contract, expected_inputs
 from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
 from model.published.quantization.dequantized import dequantized
-from model.published.rewriting.convolutions import depthwise_as_products, pointwise_as_products
 from model.published.rewriting.folding import fold_shapes
 from model.published.rewriting.key_value_caches import KEYS_AND_VALUES, cache_keys_and_values
-from model.published.rewriting.swoosh import simplify_swoosh
+from model.published.rewriting.pointwise import pointwise_as_products
 from model.published.rewriting.verdicts import Rewriting, Verdict, cached, keep
 from model.published.rewriting.verification import Outcome, compare, outcome_of
 from model.published.states import StateTensor
 
-VERSION = 2  # of the rewrites: part of the digest of a rewritten model, and of the cache
+VERSION = 3  # of the rewrites: part of the digest of a rewritten model, and of the cache
 LARGEST_BYTES = 1 << 30  # of a graph: beyond, a copy in memory could exceed the 2 GiB of a message
 
 
@@ -47,9 +46,7 @@ class Rewrite:
 REWRITES = (
     Rewrite("shapes folded", True, fold_shapes),
     Rewrite("keys and values cached", True, cache_keys_and_values),
-    Rewrite("Swoosh simplified", False, simplify_swoosh),
     Rewrite("pointwise convolutions as products", False, pointwise_as_products),
-    Rewrite("depthwise convolutions as products", False, depthwise_as_products),
 )
 
 
@@ -92,7 +89,7 @@ def rewritten(
     `windows`: feature windows (W, B, …) of speech, of which the results `shape` are compared; needed if no verdicts are
     cached. A graph that cannot be rewritten is returned as it is, with the reason.
     """
-    rewrites = [each for each in REWRITES if each.exact or rewriting == "auto"] if rewriting != "off" else []
+    rewrites = REWRITES if rewriting == "auto" else ()
     try:
         source = read_graph(graph.path, contract, from_integers=from_integers) if rewrites else None
     except PublishedModelError as error:

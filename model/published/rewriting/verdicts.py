@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-Rewriting = Literal["auto", "exact", "off"]
-"""All rewrites, those that keep every bit, or none."""
-
+Rewriting = Literal["auto", "off"]
+"""All rewrites that keep the results, or none."""
 
 COMPILED_STEP = "compiled step"
 """Name of the verdict on a step that runs instead of the graph."""

@@ -80,18 +80,12 @@ class Quantized:
 def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedModel, Rewritten]:
     """Load the model in floats, from its file in 8 bits if there is no other.
 
-    Raises: PublishedModelError if it cannot be quantized.
-
-    `rewriting` must be that of the servers: the scales belong to the rewritten graph.
+    Raises: PublishedModelError if it cannot be quantized. `rewriting`: of the servers.
     """
     if rewriting == "off":
-        raise PublishedModelError("TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto or exact")
+        raise PublishedModelError("TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto")
     files = find_files(path, "fp32")
-    model, found = PublishedModel.load_with_source(files, Device("cpu"), rewriting, from_integers=True)
-    if not set(model.contract.feeds) <= {"window", "bins first", "length", "state"}:
-        raise PublishedModelError(
-            f"models of kind {model.contract.kind} cannot be quantized: they run one row at a time"
-        )
+    model, found = PublishedModel.load_with_source(files, Device("cpu"), from_integers=True)
     if found.source is None:
         raise PublishedModelError(f"{model.graph.path.name} cannot be quantized: {found.verdicts[0].reason}")
     return model, found
@@ -102,7 +96,6 @@ def quantize(
     found: Rewritten,
     recordings: Sequence[Spoken],
     announce: Callable[[str], None],
-    rewriting: Rewriting = "auto",
 ) -> Quantized:
     """Find scales for the products of a model, and compare texts. Raises: PublishedModelError."""
     if found.source is None:
@@ -132,7 +125,7 @@ def quantize(
             break
         chosen_scales = {each.name: each.scale for each in sorted(kept, key=lambda each: each.name)}
         scales = Scales(model.digest, files, chosen_scales, weights)
-        quantized = model.quantized(found, scales, rewriting)
+        quantized = model.quantized(found, scales)
         announce(f"comparing texts with {len(kept)} of {len(candidates)} products in 8-bit integers")
         report = _report(recordings, expected, _outcome(quantized, recordings))
         report |= {"products": len(kept), "of": len(candidates), "seconds": round(seconds, 1)}

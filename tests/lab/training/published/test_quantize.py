@@ -12,7 +12,6 @@ import soundfile
 from onnxruntime.quantization import quantize_dynamic
 from typer.testing import CliRunner
 
-from model.errors import PublishedModelError
 from model.published.published_model import PublishedModel
 from model.published.quantization.scales import FILE
 from model.published.rows import check_rows
@@ -196,17 +195,11 @@ def test_a_released_file_in_8_bits_is_a_source_of_weights(published, tmp_path):
     assert check_rows(model, model.tokens.blank).dependent_bits == ()
 
 
-def test_the_scales_belong_to_the_rewrites_that_the_setting_allows(folder, monkeypatch):
-    monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "exact")
-    done = run(folder, "--audio", SAMPLES / "demo.flac", "--force")
-    assert done.exit_code == 0, done.output
-    assert PublishedModel.load(folder, device="cpu", rewriting="exact").precision == "int8"
-    with pytest.raises(PublishedModelError, match="other rewrites"):
-        PublishedModel.load(folder, device="cpu", rewriting="auto")
+def test_without_rewriting_a_model_is_not_quantized(folder, monkeypatch):
     monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "off")
     done = run(folder, "--audio", SAMPLES / "demo.flac")
     assert done.exit_code == 1
-    assert "TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto or exact" in done.output
+    assert "TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto" in done.output
 
 
 def test_scales_of_other_rewrites_are_refused(folder, monkeypatch):

@@ -21,7 +21,7 @@ from model.published.rewriting.verification import TOLERANCE
 from model.published.rows import check_rows, speech
 from tests.support.networks.probes import make_probe
 
-SHAPES, CACHES, SWOOSH, POINTWISE, DEPTHWISE = (each.name for each in rewriting.REWRITES)
+SHAPES, CACHES, POINTWISE = (each.name for each in rewriting.REWRITES)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,9 @@ def outputs_of(model, rows=3, windows=50):
     return np.concatenate(found, axis=1)[:, model.config.delay_frames :]
 
 
-def test_exact_rewrites_keep_every_bit_of_a_fastconformer(exported: Path) -> None:
-    published, exact = load(exported, "off"), load(exported, "exact")
+def test_exact_rewrites_keep_every_bit_of_a_fastconformer(exported: Path, monkeypatch) -> None:
+    monkeypatch.setattr(rewriting, "REWRITES", tuple(each for each in rewriting.REWRITES if each.exact))
+    published, exact = load(exported, "off"), load(exported, "auto")
     assert applied(published) == []
     assert applied(exact) == [SHAPES, CACHES]
     assert np.array_equal(outputs_of(published), outputs_of(exact))
@@ -64,29 +65,24 @@ def test_exact_rewrites_keep_every_bit_of_a_fastconformer(exported: Path) -> Non
 
 def test_all_rewrites_of_a_fastconformer_keep_its_symbols(exported: Path) -> None:
     published, model = load(exported, "off"), load(exported, "auto")
-    assert applied(model) == [SHAPES, CACHES, POINTWISE, DEPTHWISE]
+    assert applied(model) == [SHAPES, CACHES, POINTWISE]
     one, other = outputs_of(published), outputs_of(model)
     assert np.array_equal(one.argmax(-1), other.argmax(-1))
     assert np.abs(one - other).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("swooshes", [("max", "where"), ("max", "max")])
-def test_all_rewrites_of_a_zipformer_keep_its_symbols(swooshes, tmp_path):
-    folder = Path(make_probe("zipformer2-ctc", tmp_path, size="exported", swooshes=swooshes).folder)
+def test_all_rewrites_of_a_zipformer_keep_its_symbols(tmp_path):
+    folder = Path(make_probe("zipformer2-ctc", tmp_path, size="exported").folder)
     published, model = load(folder, "off"), load(folder, "auto")
-    assert applied(model) == [SHAPES, SWOOSH, POINTWISE, DEPTHWISE]
+    assert applied(model) == [SHAPES, POINTWISE]
     one, other = outputs_of(published), outputs_of(model)
     assert np.array_equal(one.argmax(-1), other.argmax(-1))
     assert check_rows(model, model.tokens.blank).dependent_bits == ()
     source = rewriting.read_graph(model.graph.path, published.contract)
     for rewrite in rewriting.REWRITES:
         source = rewrite.apply(source)
-    kinds = Counter(node.op for node in source.nodes)
-    assert kinds["Equal"] == kinds["Abs"] == 0, "a Swoosh was not found"
     left = [source.constants[node.inputs[1]].shape for node in source.nodes if node.op == "Conv"]
-    assert [shape[2:] for shape in left] == [(3, 3)] * 3 + [(7, 7)], (
-        "a convolution over time or of one bin was not found"
-    )
+    assert all(max(shape[2:]) > 1 for shape in left), "a convolution of one frame or bin was not found"
 
 
 def test_rows_of_a_rewritten_graph_do_not_depend_on_the_batch(exported: Path) -> None:
@@ -133,11 +129,12 @@ def test_a_stream_continues_on_another_server_with_the_same_rewrites(exported: P
         assert np.array_equal(slots.run([slot]), expected[place])
 
 
-def test_the_digest_differs_by_the_applied_rewrites(exported: Path) -> None:
-    digests = [load(exported, mode).digest for mode in ("off", "exact", "auto")]
-    assert len(set(digests)) == 3
-    assert digests[0] == load(exported, "off").files.digest()
-    assert load(exported, "auto").config.version == digests[2][:12]
+def test_the_digest_differs_by_the_applied_rewrites(exported: Path, monkeypatch) -> None:
+    published, model = load(exported, "off"), load(exported, "auto")
+    assert published.digest == published.files.digest()
+    assert model.config.version == model.digest[:12]
+    monkeypatch.setattr(rewriting, "REWRITES", rewriting.REWRITES[:-1])
+    assert len({published.digest, model.digest, load(exported, "auto").digest}) == 3
 
 
 def shifted(graph, by):
@@ -169,7 +166,7 @@ def test_a_rewrite_that_changes_results_is_undone(exported, monkeypatch, exact, 
     model = load(exported, "auto")
     assert not model.rewrites[0].applied
     assert model.rewrites[0].reason.startswith(reason)
-    assert applied(model) == [SHAPES, CACHES, POINTWISE, DEPTHWISE]
+    assert applied(model) == [SHAPES, CACHES, POINTWISE]
 
 
 def test_verdicts_are_cached_in_the_folder_and_used(exported, monkeypatch, tmp_path):

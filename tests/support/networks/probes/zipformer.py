@@ -31,7 +31,6 @@ class Zipformer(Zipformer2):
 
     position_size: int = 12
     positions: int = 200  # most frames that the table of relative positions is for
-    swooshes: tuple = ("max", "where")  # forms in the embedding and in the layers, of "max", "where" and "logaddexp"
 
 
 SMALL = {
@@ -84,8 +83,6 @@ def swoosh(graph, x, kind, form):
         apart = graph("Neg", graph("Abs", graph("Sub", zero, moved)))
         grown = graph("Log", graph("Add", graph("Exp", apart), np.float32(1)))
         grown = graph("Add", graph("Max", zero, moved), grown)
-    elif form == "logaddexp":
-        grown = graph("Log", graph("Add", graph("Exp", np.float32(0)), graph("Exp", moved)))
     else:
         grown = graph("Log", graph("Add", graph("Exp", moved), np.float32(1)))
         grown = graph("Where", graph("Equal", grown, np.float32(np.inf)), moved, grown)
@@ -186,7 +183,7 @@ class Exported(Encoder):
     def embedding(self, x):
         """Mel frames (N, window, 80) → frames of 20 ms (N, T, D) and the next state: three convolutions, a ConvNeXt."""
         graph, spec = self.graph, self.spec
-        x, before, form = graph("Unsqueeze", x, [1]), 1, spec.swooshes[0]
+        x, before = graph("Unsqueeze", x, [1]), 1
         mean, deviation = SPREAD[spec.feature]
         for count, strides, pads in EMBED_CONVOLUTIONS:
             kernel = graph.weight(count, before, 3, 3, scale=2 / 3 * before**-0.5 / (deviation if before == 1 else 1))
@@ -194,7 +191,7 @@ class Exported(Encoder):
             if before == 1:  # released weights have learned the features' mean, random ones are given it
                 graph.initializers[offsets] -= mean * graph.initializers[kernel].sum((1, 2, 3))
             x = graph("Conv", x, kernel, offsets, kernel_shape=[3, 3], strides=strides, pads=pads)
-            x, before = swoosh(graph, x, "R", form), count
+            x, before = swoosh(graph, x, "R", "max"), count
         frames = graph("Sub", size(graph, x, 2), np.int64(EMBED_LEFT))
         around = part(graph, x, 0, frames, 2)
         joined = graph("Concat", "embed_states", x, axis=2)
@@ -212,7 +209,7 @@ class Exported(Encoder):
         x = graph("Conv", x, kernel, bias(graph, count), kernel_shape=taps, group=count, pads=[0, side, 0, side])
         kernel = graph.weight(inner, count, 1, 1, scale=3 * count**-0.5)
         x = graph("Conv", x, kernel, bias(graph, inner), kernel_shape=[1, 1])
-        x = swoosh(graph, x, "L", self.spec.swooshes[0])
+        x = swoosh(graph, x, "L", "max")
         kernel = graph.weight(count, inner, 1, 1, scale=2 * inner**-0.5)
         return graph("Conv", x, kernel, bias(graph, count), kernel_shape=[1, 1])
 
@@ -307,7 +304,7 @@ class Exported(Encoder):
 
     def feed_forward(self, x, count, inner):
         graph = self.graph
-        x = swoosh(graph, dense(graph, x, count, inner, scale=3 * count**-0.5), "L", self.spec.swooshes[1])
+        x = swoosh(graph, dense(graph, x, count, inner, scale=3 * count**-0.5), "L", "where")
         return dense(graph, x, inner, count, scale=1.5 * inner**-0.5)
 
     def nonlinear(self, x, stack, index, weights, following):
@@ -350,7 +347,7 @@ class Exported(Encoder):
         chunk = depthwise(graph, chunk, count, taps, pads=(taps // 2, taps // 2))
         chunk = graph("Mul", chunk, self.edge_scale(stack))
         x = graph("Transpose", graph("Add", chunk, causal), perm=[2, 0, 1])
-        x = swoosh(graph, x, "R", self.spec.swooshes[1])
+        x = swoosh(graph, x, "R", "where")
         return dense(graph, x, count, count, scale=1.5 * count**-0.5)
 
     def edge_scale(self, stack):
