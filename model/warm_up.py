@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numba
+import numpy as np
 
 from model import levels
 from model.acoustic import load_own
@@ -30,10 +31,13 @@ from model.lm.arpa_rows import parse_rows
 from model.lm.recurrent.model import kept_model
 from model.lm.recurrent.step import score_texts
 from model.machine.compiled import ENTRY_POINTS, kept_in
-from model.published import warm_up as published
 from model.published.compiled.fastconformer import step as fastconformer
 from model.published.compiled.zipformer2 import step as zipformer2
-from model.published.features import add_samples
+from model.published.features import FbankWindows, add_samples
+from model.published.filter_bank import WHISPER
+from model.published.frame_joiner import FrameJoiner, Rows
+from model.published.states import SlotStates, StateTensor
+from model.published.timing import PublishedDescription
 from model.punctuation.step import tag_words
 from model.punctuation.tagger import shipped_tagger
 from model.vad import step as vad
@@ -41,6 +45,7 @@ from model.vad.silero import SileroVad
 
 PUBLISHED = (fastconformer.step, fastconformer.project_positions, zipformer2.step)
 """Entry points of published networks."""
+ROWS, FRAMES, SYMBOLS = 2, 3, 4  # of the joiner that is warmed up
 
 NGRAMS = """\\data\\
 ngram 1=3
@@ -79,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _timed("beam search", search, kernel.advance_streams)
     _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).run([0]), vad.step)
     if asked.published:
-        _timed("features of published models", published.warm_up, add_samples)
+        _timed("features of published models", warm_up_published, add_samples)
         for function in PUBLISHED:
             name = function.__module__.rsplit(".", 2)[1]
             _timed(f"{function.__name__} of {name}", partial(precompile, function), function)
@@ -87,6 +92,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _timed("punctuation tagger", lambda: shipped_tagger().warm_up(), tag_words)
     if asked.types is not None:
         asked.types.write_bytes(pickle.dumps(used_types()))
+
+
+def warm_up_published() -> None:
+    """Compile what every published model uses, whatever its network: features, states, the joiner's search."""
+    _features()
+    _states()
+    _joiner()
+
+
+def _features() -> None:
+    described = PublishedDescription("", "", "", (), 16_000, window=3, shift=1, frames_per_step=1, frame_s=0.01)
+    windows = FbankWindows(WHISPER, described, capacity=1)
+    for _ in range(described.first_steps):
+        windows.push(np.zeros(1, np.int64), np.zeros((1, described.step_samples), np.int16))
+
+
+def _states() -> None:
+    for numbers in (1, 2):  # units of 4 and of 8 bytes
+        states = SlotStates((StateTensor((numbers,), np.dtype(np.float32)),), capacity=1).batched(1)
+        slots = np.zeros(1, np.int64)
+        states.gather(slots)
+        states.scatter(slots, 1)
+
+
+def _joiner() -> None:
+    encoded = np.zeros((ROWS, FRAMES, SYMBOLS), np.float32)
+    joiner = FrameJoiner(lambda _, decoded: decoded, Rows(), encoded, np.zeros(SYMBOLS, np.bool_))
+    joiner.next_symbols(np.zeros((ROWS, SYMBOLS), np.float32))
 
 
 def _read_ngrams() -> None:

@@ -24,10 +24,9 @@ OTHER = ("x86-64-v2", "-popcnt")  # a name and features that no cache has yet
 PROGRAM = """
 from model import warm_up
 from model.machine.compiled import ENTRY_POINTS
-from model.published import warm_up as published
 
 warm_up.main([])
-published.warm_up()
+warm_up.warm_up_published()
 compiled = [each for each in ENTRY_POINTS if each.signatures or each in warm_up.PUBLISHED]
 print()
 print(*(f"{each.py_func.__module__}.{each.py_func.__name__}" for each in ENTRY_POINTS if each not in compiled))
