@@ -12,7 +12,16 @@ from model.config import BLANK, ModelConfig
 from model.ctc.tokens import Tokens
 from model.description import ModelDescription
 from model.machine.device import AnyDevice, Device
-from model.published.published_model import PublishedModel
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFacts:
+    """What decoders and warnings need of a published model."""
+
+    tokens: Tokens
+    transducer: bool  # its outputs are the symbols that its own search found, not log-probabilities of all symbols
+    one_row: bool  # its graph takes a batch of one row
+    undivided: str  # why a step has one thread though more were asked for; empty if it has them
 
 
 class HasFacts(Protocol):
@@ -34,15 +43,9 @@ class HasFacts(Protocol):
     def device(self) -> AnyDevice:
         """Where it computes."""
 
-
-@dataclass(frozen=True, slots=True)
-class PublishedFacts:
-    """What decoders and warnings need of a published model."""
-
-    tokens: Tokens
-    transducer: bool  # its outputs are the symbols that its own search found, not log-probabilities of all symbols
-    one_row: bool  # its graph takes a batch of one row
-    undivided: str  # why a step has one thread though more were asked for; empty if it has them
+    @property
+    def published(self) -> PublishedFacts | None:
+        """Symbols and limits of a published model; None for those of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,5 @@ def facts_of(model: HasFacts) -> ModelFacts:
     """Return the facts about a loaded model; those of `ModelFacts` are itself."""
     if isinstance(model, ModelFacts):
         return model
-    published = None
-    if isinstance(model, PublishedModel):
-        transducer, one_row = model.transducer is not None, model.contract.one_row
-        published = PublishedFacts(model.tokens, transducer, one_row, model.undivided)
     device = Device("cuda" if model.device.type == "cuda" else "cpu")
-    return ModelFacts(model.config, model.digest, model.precision, device, published)
+    return ModelFacts(model.config, model.digest, model.precision, device, model.published)

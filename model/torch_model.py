@@ -35,6 +35,8 @@ class TorchModel:
     Implements `model.torch_network.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
     """
 
+    published = None
+
     def __init__(
         self,
         network: Network,

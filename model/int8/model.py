@@ -20,6 +20,7 @@ class Int8Model:
 
     precision = "int8"
     device = Device("cpu")
+    published = None  # none of the others' facts
 
     def __init__(self, network: QuantizedNetwork, digest: str, *, threads: int = 1) -> None:
         """Pack the network. `digest`: of its file. `threads`: number of threads for large batches."""

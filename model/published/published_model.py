@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.ctc.tokens import Tokens
+from model.facts import PublishedFacts
 from model.machine.device import Device
 from model.machine.precision import resolve_device
 from model.published.contracts import Contract
@@ -215,6 +216,11 @@ class PublishedModel:
         elif self.compiled is None:
             reason = why_undivided(self.graph, self.contract, self.result_shape, least=self.least_rows, threads=threads)
         return replace(self, undivided=reason) if reason else replace(self, threads=threads)
+
+    @property
+    def published(self) -> PublishedFacts:
+        """What decoders and warnings need of it."""
+        return PublishedFacts(self.tokens, self.transducer is not None, self.contract.one_row, self.undivided)
 
     @property
     def bins_first(self) -> bool:

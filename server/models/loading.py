@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from model import checkpoint, levels
 from model.acoustic import AcousticModel, load_model
@@ -21,9 +21,12 @@ from model.published.files import is_published
 from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
-from server.models.engine_source import BatchedAcousticModel, BatchedModel, EngineSource, LocalEngines
+from server.models.engine_source import BatchedAcousticModel, EngineSource, LocalEngines
 from server.models.selection import is_english, is_language
 from server.settings import Settings
+
+if TYPE_CHECKING:
+    from model.vad.silero import SileroVad
 
 Load = Callable[[ModelEntry | None, Settings], "LoadedModel"]
 """Loads one model by its own settings; None stands for the one that no entry names."""
@@ -71,7 +74,7 @@ def load_decoders(
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
     named = (None, ()) if entry is None else (entry.name, entry.languages)
-    loaded = LoadedModel.of_facts(facts, engines, decoder, *named, grammars=grammars, accurate=accurate)
+    loaded = LoadedModel.of(facts, decoder, *named, engines=engines, grammars=grammars, accurate=accurate)
     if is_english(loaded.languages):
         shipped_tagger().warm_up()
     return loaded
@@ -98,18 +101,6 @@ def _outline(entry: ModelEntry, settings: Settings, load: Load) -> ModelOutline:
     return ModelOutline(entry.name, entry.languages or config.languages, card, load_this, entry.on_demand)
 
 
-class VadModel(BatchedModel, Protocol):
-    """A model over windows of 16-bit samples; the output is one probability of speech each, (B, 1)."""
-
-    @property
-    def digest(self) -> str:
-        """Hexadecimal digest of its weights."""
-
-    @property
-    def step_samples(self) -> int:
-        """Samples of a window."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedVad:
     """The voice-activity model: the samples of its window, and where its steps are computed."""
@@ -118,7 +109,7 @@ class LoadedVad:
     engines: EngineSource
 
     @classmethod
-    def of(cls, model: VadModel) -> LoadedVad:
+    def of(cls, model: SileroVad) -> LoadedVad:
         """Return a model that is loaded in this process."""
         return cls(model.step_samples, LocalEngines(model))
 
@@ -160,34 +151,23 @@ class LoadedModel:
     @classmethod
     def of(
         cls,
-        acoustic: BatchedAcousticModel,
+        acoustic: BatchedAcousticModel | ModelFacts,
         decoder: Decoder,
         name: str | None = None,
         languages: tuple[str, ...] = (),
         *,
+        engines: EngineSource | None = None,
         grammars: Mapping[str, Decoder] | None = None,
         accurate: Decoder | None = None,
     ) -> LoadedModel:
-        """Name a model whose weights are in this process; see `of_facts`."""
-        engines, facts = LocalEngines.of(acoustic), facts_of(acoustic)
-        return cls.of_facts(facts, engines, decoder, name, languages, grammars=grammars, accurate=accurate)
-
-    @classmethod
-    def of_facts(
-        cls,
-        facts: ModelFacts,
-        engines: EngineSource,
-        decoder: Decoder,
-        name: str | None = None,
-        languages: tuple[str, ...] = (),
-        *,
-        grammars: Mapping[str, Decoder] | None = None,
-        accurate: Decoder | None = None,
-    ) -> LoadedModel:
-        """Name a model, by default by its own name.
+        """Name a model, by default by its own name. Facts need `engines`; a model's default is this process.
 
         Languages: the given ones, else the model's own, else its name if that is a language tag.
         """
+        facts = facts_of(acoustic)
+        if engines is None:
+            assert not isinstance(acoustic, ModelFacts), "facts have no weights"
+            engines = LocalEngines.of(acoustic)
         name = name or facts.config.name
         languages = languages or facts.config.languages or ((name,) if is_language(name) else ())
         return cls(name, languages, facts, engines, decoder, grammars or {}, accurate)

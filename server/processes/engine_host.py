@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,7 +30,7 @@ from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches, steps_at_once
 from server.errors import ServerNotReady, UnknownModel
 from server.models.engine_source import BatchedModel, EnginePlan
-from server.models.loading import VAD_HZ, VadModel, load_acoustic
+from server.models.loading import VAD_HZ, load_acoustic
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.gc_schedule import freeze_loaded_objects, freeze_what_came
 from server.operations.merged_metrics import snapshot
@@ -39,6 +40,9 @@ from server.processes.child import ChildProcess, run_child
 from server.processes.control import Parcel
 from server.processes.messages import MESSAGES, name_of
 from server.settings import Settings
+
+if TYPE_CHECKING:
+    from model.vad.silero import SileroVad
 
 MODEL, VAD = "model ", "vad "  # prefixes of engine names, as built by `ServiceBuilder`; the model's name follows
 LOOK_S = 0.5  # interval of reports of the longest step
@@ -254,7 +258,7 @@ def _steps_at_once(settings: Settings) -> int:
     return steps_at_once(settings.threads, settings.front_ends + (settings.engines - 1) * settings.threads)
 
 
-def _load_vad(settings: Settings) -> VadModel | None:
+def _load_vad(settings: Settings) -> SileroVad | None:
     if settings.vad == "off":
         return None
     from model.vad.silero import SileroVad

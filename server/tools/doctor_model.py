@@ -20,11 +20,11 @@ from model.decoder import SENTENCES, SHIPPED_LM, accurate_of, decoder_of, gramma
 from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError, install_hint
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
+from model.facts import facts_of
 from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
 from model.machine.device import AnyDevice
 from model.machine.instructions import instruction_set
-from model.published.published_model import PublishedModel
 from model.segment_model import other_of
 from server.configuration.variables import spelled
 from server.models.engine_source import TILE_ROWS
@@ -140,7 +140,7 @@ def _precision(settings: Settings, served: AcousticModel) -> Finding:
     if served.device.type == "cuda":
         kernels = f", kernels: {served.rung}" if hasattr(served, "rung") else ""
         return ok(name, f"{served.precision}: the device is a GPU{kernels}")
-    if isinstance(served, PublishedModel):
+    if served.published is not None:
         return ok(name, f"{served.precision} in ONNX Runtime, as stored in the graph")
     portable = way == "portable"
     by = "portable code: AVX2 and VNNI are missing or disabled" if portable else f"{way} instructions"
@@ -168,13 +168,14 @@ def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     if served.precision == "int8":
         advice = f"words may change on another replica: set {spelled('precision', 'fp32')}; please report"
         yield from _compared("arithmetic", path, lambda: log_probs_digest(served), advice)
-    if settings.finals != "accurate" or isinstance(served, PublishedModel):
+    if settings.finals != "accurate" or served.published is not None:
         return
-    if (other := other_of(served.config)) is not None:
+    config = facts_of(served).own_config
+    if (other := other_of(config)) is not None:
         advice = f"finals may differ between replicas: set {spelled('finals', 'fast')}; please report"
         name = "arithmetic of accurate finals"
         yield from _compared(name, other[0], lambda: log_probs_digest(load_segment_model(other[0])), advice)
-        if language_model_path(settings.lm, served.config.language) == SHIPPED_LM:
+        if language_model_path(settings.lm, config.language) == SHIPPED_LM:
             yield from _compared(f"{name}' texts", SENTENCES, lambda: scores_digest(kept_model(SENTENCES)), advice)
 
 
@@ -252,7 +253,7 @@ def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     except ModelError as error:
         yield _undecodable(settings, error)
         return
-    language = "en" if isinstance(served, PublishedModel) else served.config.language
+    language = "en" if served.published is not None else facts_of(served).own_config.language
     path = language_model_path(settings.lm, language) if decoder.supports_bias else None
     kind = "beam search" if decoder.supports_bias else "greedy"
     yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")

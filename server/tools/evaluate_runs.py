@@ -21,7 +21,6 @@ from model.evaluation.normalization import DEFAULT, Normalization
 from model.evaluation.parts import Selection, selected
 from model.lm.language_model import LanguageModel
 from model.published.files import is_published
-from model.published.published_model import PublishedModel
 from model.recordings import Utterance, check_audio, read_manifests, read_pcm
 from model.text.letters import has_ideographs, ideographs_apart
 from model.text.normalization import comparable
@@ -146,7 +145,7 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
                 "model_sha256": model.digest,
             }
         )
-    if isinstance(model, PublishedModel):
+    if model.published is not None:
         return facts  # a reduced precision is a separate graph, which cannot be compared
     reduced = sorted({str(fact["precision"]) for fact in facts} - {"fp32"})
     if reduced:

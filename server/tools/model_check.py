@@ -107,7 +107,7 @@ def _facts(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
 
 
 def _rows(model: AcousticModel, blank: int) -> Document:
-    found, published = check_rows(model, blank), facts_of(model).published
+    found, published = check_rows(model, blank), model.published
     return {
         "one_row": published is not None and published.one_row,
         "left_out": [size for size in SIZES if size not in found.equal_bits],
@@ -120,7 +120,7 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     slots = model.slots(capacity=settings.max_batch, largest=settings.max_batch)
     batch_s = Stepper(slots).warm_up(time.perf_counter)
     step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
-    objective_s, published = settings.latency_budget_ms / 1_000, facts_of(model).published
+    objective_s, published = settings.latency_budget_ms / 1_000, model.published
     capacity = Capacity(step_s=step_s, objective_s=objective_s, max_batch=largest)
     capacity.warmed_up(batch_s)
     shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
@@ -166,10 +166,10 @@ def _recognized(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
     """Transcribe a recording, and compare the tokens with those of sherpa-onnx."""
     pcm = _read(path, model.config.sample_rate)
     config = model.config
-    if not isinstance(model, PublishedModel):  # a published model needs no silence: its outputs end with the audio
+    if model.published is None:  # a published model needs no silence: its outputs end with the audio
         pcm = np.concatenate([pcm, np.zeros(config.flush_steps * config.step_samples, np.int16)])
     (outputs,) = log_probs_of(model, [pcm])
-    decoder = decoder_of(model, decoder="greedy" if isinstance(model, PublishedModel) else "auto")
+    decoder = decoder_of(model, decoder="auto" if model.published is None else "greedy")
     state = decoder.start(config.delay_frames)
     decoder.advance([state], outputs[np.newaxis])
     numbers = tokens_of(outputs[config.delay_frames :, : len(tokens.symbols)], tokens.blank)

@@ -23,7 +23,6 @@ from loadtest.reports import environment
 from loadtest.served import ALL_IN, ONE_PROCESS, served_process
 from model.acoustic import AcousticModel, load_model
 from model.decoder import DecoderName, resolve_decoder
-from model.facts import facts_of
 from model.machine.runtime import shorten_switches
 from model.published.rewriting.verdicts import Rewriting
 from tutti_asr_lab.planning import loopback
@@ -103,7 +102,7 @@ def _measure_server(
 
 def searched(model: AcousticModel, decoder: DecoderName) -> str:
     """Return greedy or beam: what the server does with this setting."""
-    if decoder == "auto" and facts_of(model).published is not None:
+    if decoder == "auto" and model.published is not None:
         return "greedy"  # no language model is given
     return resolve_decoder(decoder, None)
 

@@ -113,7 +113,7 @@ class Recorded:
 def test_a_server_makes_the_engine_of_a_model_by_its_source(live_server: Callable[..., LiveServer]) -> None:
     acoustic = SpellingModel()
     source = Recorded(acoustic)
-    model = LoadedModel.of_facts(facts_of(acoustic), source, spelling_decoder())
+    model = LoadedModel.of(facts_of(acoustic), spelling_decoder(), engines=source)
     server = live_server(model=[model], reproducible=True, max_streams=5)
     with server.listen() as client:
         client.send(spell("no one "))
@@ -137,7 +137,7 @@ def test_models_are_loaded_by_the_function_that_is_given() -> None:
 
     def load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
         calls.append((entry and entry.name, settings.model))
-        return LoadedModel.of_facts(facts_of(SpellingModel()), NoEngines(), spelling_decoder())
+        return LoadedModel.of(facts_of(SpellingModel()), spelling_decoder(), engines=NoEngines())
 
     (model,) = load_models(Settings(), load)
     (mandarin,) = outlines_of(Settings(), load)

@@ -234,7 +234,7 @@ class EightKilohertz:
 
     config = type("Config", (), {"sample_rate": 8_000, "step_samples": 640, "flush_steps": 1, "name": "telephone"})()
     config.version, config.architecture, config.languages = "1", "ctc", ()
-    digest, precision, device = "22telephone", "exact", Device("cpu")
+    digest, precision, device, published = "22telephone", "exact", Device("cpu"), None
 
 
 def test_voice_activity_is_refused_for_a_model_of_another_rate(live_server: Start) -> None:

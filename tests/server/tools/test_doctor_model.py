@@ -49,6 +49,7 @@ class Served:
 
     precision: str
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    published: None = None
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ class SpellingModel:
     digest = "00spelling"
     precision = "exact"
     device = Device("cpu")
+    published = None
 
     def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
         self.config = replace(CONFIG, lookahead=lookahead)
