@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from server.access.guard import Guard
+from starlette.requests import HTTPConnection
+
+from server.access.guard import Guard, redaction_of
 from server.access.keys import KeyRing, read_secrets
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
@@ -16,11 +19,12 @@ from server.coordination.term_building import TermBuilding
 from server.errors import of_setting
 from server.models.loading import LoadedModel, LoadedVad, ModelOutline
 from server.models.registry import ModelRegistry
-from server.models.service import MakeSession, ServiceBuilder, plain
+from server.models.service import NOTHING, MakeSession, ModelService, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.key_metrics import KeyMetrics
 from server.operations.metrics import Metrics
 from server.receipts.keys import ReceiptKeys
+from server.recognition.request import Feature, Request
 from server.recognition.session import Session
 from server.recognition.session_options import Limits
 from server.settings import Settings
@@ -30,6 +34,7 @@ from server.text.own_forms import OwnForms, own_forms_of
 from server.usage.log import UsageFiles, UsageLog
 from server.usage.meters import Usage
 
+AnyRequest = TypeVar("AnyRequest", bound=Request)
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
 FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
 
@@ -53,6 +58,25 @@ class Replica:
     usage: Usage
     receipts: ReceiptKeys | None  # None: no key signs receipts
     own_forms: OwnForms  # the operator's own written forms
+
+    async def accept(
+        self,
+        connection: HTTPConnection,
+        model: ModelService,
+        request: AnyRequest,
+        *,
+        terms: tuple[str, ...] = (),
+        lacking: Mapping[Feature, str] = NOTHING,
+    ) -> AnyRequest:
+        """Return a request as it is served, for the key of its connection, once it is checked and its `terms` built.
+
+        `terms`: its key terms as they were sent; `lacking`: features that its endpoint does not have. Raises:
+        BadParameter, TooManyOpenings.
+        """
+        request = request.with_own(self.own_forms, redaction_of(connection))
+        model.check(request, lacking)
+        await self.terms.build(self.guard.owner(connection), terms, request.options.keyterms.bias, model.decoder)
+        return request
 
     @property
     def ready(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -34,6 +34,17 @@ from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.engines import Engines
 from server.recognition.keyterms.keyterms import check_speakable
 from server.recognition.recognizer import Recognizer
+from server.recognition.request import (
+    ACCURATE,
+    FORKS,
+    GRAMMAR,
+    REDACT,
+    REWIND,
+    Feature,
+    Request,
+    check_features,
+    is_excluded,
+)
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
 from server.recognition.session_options import Finals, Limits, SessionOptions
@@ -41,10 +52,11 @@ from server.recognition.turn_questions import TurnQuestions
 from server.resume.seal import read_keys
 from server.resume.tickets import TicketService
 from server.settings import Settings
-from server.text.redaction_kinds import Redaction, number_language
+from server.text.redaction_kinds import number_language
 
 MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, VoiceRules | None], Session]
 TURN_HZ = 16_000  # of a turn model's audio
+NOTHING: Mapping[Feature, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,79 +88,71 @@ class ModelService:
         """Whether its words are known to be English."""
         return is_english(self.languages)
 
-    def session(self, options: SessionOptions, limits: Limits) -> Session:
-        """Make the session of one connection or upload, whose grammar was checked. Raises: BadParameter."""
-        self.check_redaction(options.redact, resumable=options.resumable)
-        if options.redact:
-            options = replace(options, number_language=number_language(self.languages))
-        decoder = self.decoder_for(options)
+    def session(self, request: Request, limits: Limits) -> Session:
+        """Make the session of one connection or upload. Raises: BadParameter."""
+        self.check(request)
+        options, decoder = self._settled(request), self.decoder_for(request)
         try:
             check_speakable(options.keyterms, decoder)
         except BiasError as error:
             raise BadParameter(str(error)) from error
-        if decoder is self.accurate:
+        if options.finals == "accurate":
             limits = limits.with_accurate_finals()
         voice = self.voice
         if voice is not None and not (voice.ends_speech or options.speech_events):
             voice = None
         return self.make_session(options, self.config, decoder, limits, voice)
 
-    def decoder_for(self, options: SessionOptions) -> Decoder:
-        """Return the decoder of a stream with these options."""
-        if options.grammar:
-            return self.grammars[options.grammar]
-        if options.rewind_s and self.rewind is not None:
-            return self.rewind
-        fast = (options.finals or self.finals) == "fast" or options.resumable or options.tell_stable
-        return self.decoder if self.accurate is None or fast else self.accurate
-
-    def check_finals(self, asked: Finals | None, others: Mapping[str, object]) -> None:
-        """Check that accurate finals are available, and combine with the `others` asked for, by parameter.
+    def check(self, request: Request, lacking: Mapping[Feature, str] = NOTHING) -> None:
+        """Check that the features of a request are available here, and go together; an endpoint is `lacking` others.
 
         Raises: BadParameter.
         """
-        if asked != "accurate":
-            return
+        check_features(request, {**self._lacking(request), **lacking})
+
+    def decoder_for(self, request: Request) -> Decoder:
+        """Return the decoder of a request that was checked."""
+        options = self._settled(request)
+        if options.grammar:
+            return self.grammars[options.grammar]
+        chosen = self.rewind if options.rewind_s else self.accurate if options.finals == "accurate" else self.decoder
+        assert chosen is not None, "checked"
+        return chosen
+
+    def _settled(self, request: Request) -> SessionOptions:
+        """Return the options of a session: defaults are set, and features that yield to others are left out."""
+        options = request.options
+        default = "fast" if self.accurate is None or is_excluded(ACCURATE, request) else self.finals
+        return replace(
+            options,
+            sample_rate=options.sample_rate or self.config.sample_rate,
+            finals=options.finals or default,
+            number_language=number_language(self.languages) if options.redact else None,
+            forks=options.forks and not is_excluded(FORKS, request),
+        )
+
+    def _lacking(self, request: Request) -> dict[Feature, str]:
+        """Return the features that this model does not have, each with the text of the refusal."""
+        lacking, grammar = dict[Feature, str](), request.options.grammar
+        if grammar not in self.grammars:
+            there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
+            lacking[GRAMMAR] = f"grammar: the model {self.name!r} does not have {grammar[:SHOWN]!r}; {there}"
         if self.accurate is None:
-            raise BadParameter(
+            lacking[ACCURATE] = (
                 f"finals: accurate is not available for model {self.name!r}: it needs beam search and a second model "
                 "with the same output symbols"
             )
-        for name, value in others.items():
-            if value:
-                raise BadParameter(f"finals: accurate cannot be combined with {name}")
-
-    def check_redaction(self, kinds: Collection[Redaction], *, resumable: bool = False) -> None:
-        """Check that numbers of this model's words can be masked. Raises: BadParameter."""
-        if kinds and number_language(self.languages) is None:
-            raise BadParameter(
-                f"redact: numbers are masked in English and Mandarin only, and the words of model {self.name!r} may be "
-                "of another language; select an English or Mandarin model"
-            )
-        if kinds and resumable:
-            raise BadParameter("redact: cannot be combined with resumable, whose tickets hold unmasked text")
-
-    def check_rewind(self, seconds: float, others: Mapping[str, object]) -> None:
-        """Check that finals can be decoded again, together with the `others` asked for, by parameter.
-
-        Raises: BadParameter.
-        """
-        if not seconds:
-            return
         if self.rewind is None:
-            raise BadParameter(
+            lacking[REWIND] = (
                 f"rewind: model {self.name!r} is not decoded by beam search over letters or phones, which it needs; "
                 "leave it out"
             )
-        for name, value in others.items():
-            if value:
-                raise BadParameter(f"rewind: cannot be combined with {name}; leave one of the two out")
-
-    def check_grammar(self, name: str) -> None:
-        """Check that this model has a grammar; "" is no grammar. Raises: BadParameter."""
-        if name and name not in self.grammars:
-            there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
-            raise BadParameter(f"grammar: the model {self.name!r} does not have {name[:SHOWN]!r}; {there}")
+        if number_language(self.languages) is None:
+            lacking[REDACT] = (
+                f"redact: numbers are masked in English and Mandarin only, and the words of model {self.name!r} may be "
+                "of another language; select an English or Mandarin model"
+            )
+        return lacking
 
     def check_keyterms(self, parameters: Iterable[str]) -> None:
         """Check that the model supports key terms; our own, decoded greedily, ignores them and says so.

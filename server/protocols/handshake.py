@@ -19,7 +19,7 @@ from server.protocols.metering import read_session, subject_of
 from server.recognition.session import Session
 from server.replica import Replica
 from server.streaming.connection import Connection
-from server.text.formatting import Style
+from server.text.formatting import PLAIN, Style
 
 
 class RefusalBody(msgspec.Struct):
@@ -64,7 +64,7 @@ class Admitted:
     """An accepted handshake: model, connection, session, and the subprotocol and headers of the response.
 
     `budget_s` is the latency budget that the client requested; None for the operator's. `style` is the formatting that
-    the client chose, if its protocol lets it.
+    the client chose.
     """
 
     model: ModelService
@@ -73,7 +73,7 @@ class Admitted:
     subprotocol: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     budget_s: float | None = None
-    style: Style | None = None
+    style: Style = PLAIN
 
 
 async def serve(

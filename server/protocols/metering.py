@@ -25,18 +25,18 @@ def language_of(model: ModelService) -> str:
     return ",".join(model.languages)
 
 
-def read_session(session: Session, style: Style | None) -> Reading:
-    """Return the audio that a session has received, and its features by the names of Deepgram's parameters."""
+def read_session(session: Session, style: Style) -> Reading:
+    """Return the audio that a session has received, and the features asked of it by the names of our parameters."""
     options = session.options
     features = {
         "multichannel": options.multichannel,
         "interim_results": options.partials,
         "keyterm": any(terms.phrases or terms.keywords for terms in (session.keyterms.current, options.keyterms)),
         "grammar": bool(options.grammar),
-        "accurate": session.second_pass,
+        "accurate": options.finals == "accurate",
         "redact": bool(options.redact),
-        "resumable": session.resumable,
-        "punctuate": style is not None and style.punctuate,
-        "numerals": style is not None and style.numerals,
+        "resumable": options.resumable,
+        "punctuate": style.punctuate,
+        "numerals": style.numerals,
     }
     return Reading(session.audio_by_channel_s, tuple(name for name, used in features.items() if used))

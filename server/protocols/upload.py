@@ -30,7 +30,7 @@ class Upload:
     def __init__(self, recording: RemoteRecording, style: Style, on_segment: OnSegment | None = None) -> None:
         self._recording = recording
         self._session: Session | None = None  # until the recording is open
-        self._style = style
+        self.style = style
         self._on_segment = on_segment
         self._joins_numbers = style.numerals and style.english and on_segment is None
         self._sentences: list[Sentences] = []
@@ -95,7 +95,7 @@ class Upload:
         """Collect the words of a session from now on."""
         self._session = session
         for _ in session.channels:
-            self._sentences.append(Sentences(self._style))
+            self._sentences.append(Sentences(self.style))
             self._pending.append([])
             self._words.append([])
 

@@ -13,7 +13,6 @@ from typing import get_args
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from server.audio.formats import AudioForm
 from server.audio.recordings.remote_recording import forked_recording
 from server.errors import (
     BadParameter,
@@ -28,34 +27,17 @@ from server.models.service import ModelService
 from server.protocols.metering import read_session, subject_of
 from server.protocols.upload import OnSegment, Upload
 from server.protocols.upload_places import GRACE_S, Place, Stage, UploadPlaces
-from server.recognition.keyterms.keyterms import Keyterms
+from server.recognition.request import Request as Asked
 from server.recognition.session import Session
-from server.recognition.session_options import Finals, SessionOptions
+from server.recognition.session_options import SessionOptions
 from server.replica import Replica
 from server.settings import UPLOADS_A_PLACE
 from server.streaming.client_timer import ClientTimer
-from server.text.formatting import FormattedWord, Style
-from server.text.redaction_kinds import Redaction
+from server.text.formatting import FormattedWord
+from server.usage.meters import Subject
 
 LEAST_BYTES_PER_S = 1_000.0  # of a body after its first seconds, `GRACE_S`; a slower one is answered 408
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Model and options for recognizing a recording; protocol and id of the request, for its usage record."""
-
-    model: ModelService
-    form: AudioForm
-    multichannel: bool
-    endpointing_ms: float | None
-    keyterms: Keyterms
-    style: Style
-    grammar: str = ""
-    finals: Finals | None = None
-    redact: frozenset[Redaction] = frozenset()
-    protocol: str = ""
-    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,63 +88,62 @@ class Recordings:
         self,
         request: Request,
         body: bytes,
-        wanted: Wanted,
+        model: ModelService,
+        asked: Asked,
+        *,
+        protocol: str,
+        request_id: str,
         on_segment: OnSegment | None = None,
     ) -> Recognized:
         """Recognize a recording; call `on_segment` with each segment's words. Raises: Refused, ClientGone.
 
-        Waits while live streams use the whole capacity; refused with `ServerFull` if that lasts. Ends as soon as the
-        client disconnects.
+        `protocol` and `request_id` are for its usage record. Waits while live streams use the whole capacity; refused
+        with `ServerFull` if that lasts. Ends as soon as the client disconnects.
         """
         replica = self._replica
-        rate, max_s = wanted.model.config.sample_rate, replica.settings.max_upload_s
+        rate, max_s = model.config.sample_rate, replica.settings.max_upload_s
         async with _while_wanted(request), forked_recording(replica.forks) as recording:
-            upload = Upload(recording, wanted.style, on_segment)
+            upload = Upload(recording, asked.style, on_segment)
             replica.sessions.add(upload, "upload")
             try:
-                await upload.open(body, wanted.form, rate=rate, max_s=max_s)
-                session = self._session(wanted, recording.channels, finals_at_end=on_segment is None)
-                words = await self._run(wanted, upload, session, request)
+                await upload.open(body, asked.form, rate=rate, max_s=max_s)
+                session = self._session(model, asked, recording.channels, finals_at_end=on_segment is None)
+                subject = subject_of(request, model, kind="upload", protocol=protocol, request_id=request_id)
+                words = await self._run(request, model, upload, session, subject)
             finally:
                 replica.sessions.remove(upload)
-        replica.metrics.audio_seconds[wanted.form.encoding].inc(session.audio_s)
+        replica.metrics.audio_seconds[asked.form.encoding].inc(session.audio_s)
         replica.metrics.audio_bytes.inc(len(body))
         return Recognized(words, session.audio_s, tuple(recording.warnings))
 
-    def _session(self, wanted: Wanted, channels: int, *, finals_at_end: bool) -> Session:
-        """Return the session of a recording. Raises: BadParameter."""
-        replica = self._replica
-        if wanted.multichannel and channels > replica.settings.max_channels:
+    def _session(self, model: ModelService, asked: Asked, channels: int, *, finals_at_end: bool) -> Session:
+        """Return the session of a recording, without what only live streams have. Raises: BadParameter."""
+        replica, given = self._replica, asked.options
+        if given.multichannel and channels > replica.settings.max_channels:
             raise BadParameter(f"multichannel: {channels} channels; at most {replica.settings.max_channels}")
         options = SessionOptions(
-            wanted.model.config.sample_rate,
-            channels,
-            wanted.multichannel,
-            endpointing_ms=wanted.endpointing_ms,
-            keyterms=wanted.keyterms,
-            grammar=wanted.grammar,
-            finals=wanted.finals,
-            redact=wanted.redact,
+            channels=channels,
+            multichannel=given.multichannel,
+            endpointing_ms=given.endpointing_ms,
+            keyterms=given.keyterms,
+            grammar=given.grammar,
+            finals=given.finals,
+            redact=given.redact,
             finals_at_end=finals_at_end,
         )
         # `Upload` reads no further than `IN_FLIGHT_S` ahead, so the limit for live clients does not apply.
-        return wanted.model.session(options, replace(replica.limits, max_backlog_s=math.inf))
+        return model.session(replace(asked, options=options), replace(replica.limits, max_backlog_s=math.inf))
 
     async def _run(
-        self, wanted: Wanted, upload: Upload, session: Session, request: Request
+        self, request: Request, model: ModelService, upload: Upload, session: Session, subject: Subject
     ) -> list[list[FormattedWord]]:
         replica = self._replica
         replica.sessions.add(upload, "upload", len(session.channels))
         began_s, outcome, recognition, usage = replica.clock(), "client_abort", None, None
         try:
-            recognition = await wanted.model.recognizer.open_in_background(session, upload)
+            recognition = await model.recognizer.open_in_background(session, upload)
             request.scope[PLACE].stage = "recognizing"
-            usage = replica.usage.begin(
-                subject_of(
-                    request, wanted.model, kind="upload", protocol=wanted.protocol, request_id=wanted.request_id
-                ),
-                lambda: read_session(session, wanted.style),
-            )
+            usage = replica.usage.begin(subject, lambda: read_session(session, upload.style))
             transcripts = await upload.run(session, recognition, replica.clock)
         except ServerDraining:
             outcome = "drained"

@@ -41,7 +41,6 @@ class Session:
         limits: Limits,
         voice: VoiceRules | None = None,  # None: no voice-activity model
     ) -> None:
-        assert not options.resumable or _can_resume(options), "refused before a session is made"
         self.options = options
         self._max_backlog_s = limits.max_backlog_s
         self._min_endpoint_ms = limits.min_endpoint_ms
@@ -71,10 +70,10 @@ class Session:
         self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and options.streams == 1:
-            self._pauses = Pauses(options.fork_after_s if options.can_fork else math.inf)
+            self._pauses = Pauses(options.fork_after_s if options.forks else math.inf)
         self.second_pass = isinstance(decoder, TwoPass)
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
-        if self.second_pass or (self._pauses is not None and options.can_fork):
+        if self.second_pass or (self._pauses is not None and options.forks):
             self._order = self.pending = PendingFinals(options.streams, self._order)
 
     def _resumption_of(self, order: AudioOrder) -> Resumption:
@@ -133,7 +132,7 @@ class Session:
 
     def set_fork_after(self, silence_s: float) -> None:
         """Set the silence after which the stream is forked in later audio, if it can be forked."""
-        if self._pauses is not None and self.options.can_fork:
+        if self._pauses is not None and self.options.forks:
             self._pauses.fork_after_s = silence_s
 
     def release(self) -> None:
@@ -160,7 +159,7 @@ class Session:
         if self.backlog_s + len(samples) / self.options.sample_rate > self._max_backlog_s:
             raise BacklogExceeded(f"more than {self._max_backlog_s:g} s of audio unanswered")
         if self._digest is not None:
-            assert channel is None, "audio of one channel alone is refused by `ListenRequest.live_options`"
+            assert channel is None, "audio of one channel alone has no digest"
             self._digest.receive(samples)
         if channel is not None:
             work = self._cutters[channel].cut(samples[:, 0], now)
@@ -322,15 +321,6 @@ class Session:
                 events += _redacted_recording(self._finals_at_end, self._redactor)
             events.append(Closed(self._closing, self.audio_s, mark))
         return events
-
-
-def _can_resume(options: SessionOptions) -> bool:
-    """Whether tickets can hold the state of a stream with the other options.
-
-    They hold the recognized open text, so a redacted stream has no tickets. `ModelService.check_redaction` and
-    `ListenRequest.live_options` refuse these combinations.
-    """
-    return not (options.redact or options.scored_end or options.spoken_order)
 
 
 def _redacted(event: Event, redactor: Redactor) -> Event:

@@ -45,7 +45,7 @@ def interim_stability_of(asked: str) -> InterimStability:
 class SessionOptions:
     """Options of one connection. `multichannel` recognizes each channel by itself; otherwise they are mixed down."""
 
-    sample_rate: int
+    sample_rate: int = 0  # of the session's audio, Hz; 0: the model's, which `ModelService.session` sets
     channels: int = 1
     multichannel: bool = False
     partials: bool = False
@@ -54,32 +54,26 @@ class SessionOptions:
     partial_interval_ms: float = 0.0
     interim_stability: InterimStability = "low"
     endpointing_ms: float | None = DEFAULT_ENDPOINTING_MS
-    scored_end: ScoredEnd | None = None  # of utterances, but not before `endpointing_ms`; not if resumable
+    scored_end: ScoredEnd | None = None  # of utterances, but not before `endpointing_ms`
     utterance_end_ms: float | None = None
     keyterms: Keyterms = NO_KEYTERMS
     resumable: bool = False
     speech_events: bool = False  # the client reads `SpeechStarted`
     grammar: str = ""  # name of one of the model's grammars; "": none
-    finals: Finals | None = None  # None: the server's default
+    finals: Finals | None = None  # None: the server's default, which `ModelService.session` sets
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
     number_language: NumberLanguage | None = None  # of masked numbers: `ModelService.session` sets it; None: English
     finals_at_end: bool = False  # with `redact`: finals are output when the session closes, masked by what follows them
-    rewind_s: float = 0.0  # of finals that can be decoded again; not if resumable, redacted or with a second pass
-    spoken_order: bool = False  # finals of several channels in the order in which they were said; not if resumable
+    rewind_s: float = 0.0  # of finals that can be decoded again
+    spoken_order: bool = False  # finals of several channels in the order in which they were said
     receipts: bool = False  # finals have the digest of the audio that they depend on
-    fork_after_s: float | None = None  # silence before a fork; one channel only
+    fork_after_s: float | None = None  # silence after which the words of a turn are needed; one channel only
+    forks: bool = False  # these words are those of a fork
 
     @property
     def streams(self) -> int:
         """Number of recognized channels; each uses one slot."""
         return self.channels if self.multichannel else 1
-
-    @property
-    def can_fork(self) -> bool:
-        """Whether it can be forked: with one channel, not resumable (tickets lack the pauses) and not redacted (a
-        redactor needs segments in order).
-        """
-        return not (self.resumable or self.redact or self.streams > 1)
 
 
 @dataclass(frozen=True, slots=True)

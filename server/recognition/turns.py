@@ -19,7 +19,7 @@ from enum import Enum, StrEnum
 from model.ctc.words import Word
 from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
-from server.recognition.segments.endpointing import ROUNDING, is_silent
+from server.recognition.segments.endpointing import ROUNDING, ScoredEnd, is_silent
 
 UPDATE_S = 0.25  # Source: Deepgram's page on the state machine of Flux
 UPDATED_WORDS_PER_S = 400  # an update repeats the whole turn: with more words than this allows, updates are rarer
@@ -74,6 +74,11 @@ class TurnRules:
         """Silence after which the words of a turn are needed: for its early end, or else for its end."""
         first = self.end_threshold if self.eager_threshold is None else self.eager_threshold
         return max(min(delay_of(first), self.timeout_s), MIN_FORK_S)
+
+    @property
+    def scored_end(self) -> ScoredEnd:
+        """Rule by which the recognizer ends a segment: that of the turn."""
+        return ScoredEnd(self.end_threshold, self.timeout_s)
 
     def trigger(self, answer: float | None = None) -> Trigger:
         """Return the cause of an end by silence: the timeout if it is shorter than the delay of the threshold."""

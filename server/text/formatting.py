@@ -39,12 +39,17 @@ class Style:
     own: OwnForms = NO_OWN_FORMS
     settled_only: bool = False  # an unfinished segment ends before a phrase of `own` that may be unfinished
 
+    @property
+    def formats(self) -> bool:
+        """Whether words are shown in another form than the recognized one."""
+        return self.punctuate or self.numerals
+
     def with_own(self, own: OwnForms, redact: Collection[Redaction] = (), *, settled_only: bool = False) -> Style:
         """Return this formatting with the operator's own written forms; none where words are shown as recognized.
 
         In a stream with `redact`, whose numbers are masked before, no form writes as many digits as are masked.
         """
-        if not (self.punctuate or self.numerals):
+        if not self.formats:
             return self
         if redact:
             own = own.with_fewer_digits(min(SHORTEST[kind] for kind in redact))

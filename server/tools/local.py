@@ -80,17 +80,15 @@ class LocalTranscriber:
         asked |= {"interim_results": True, "step_results": True, **query}
         try:
             self._model.check_keyterms(sorted(name for name in BIASING & asked.keys() if asked[name]))
-            self._model.check_grammar(str(asked.get("grammar", "")))
-            self._request = parse_query(
+            request = parse_query(
                 query_pairs(asked),
                 replica.settings.max_channels,
                 supports_keyterms=self._model.decoder.supports_bias,
                 lenient_features=replica.settings.lenient_features,
                 english=self._model.english,
             )
-            self._model.check_finals(self._request.finals, self._request.without_accurate)
-            self._model.check_redaction(self._request.redact, resumable=self._request.resumable)
-            self._request = self._request.with_own(replica.own_forms)
+            self._request = request.with_own(replica.own_forms)
+            self._model.check(self._request)
         except BadParameter as error:
             raise NotRecognized(str(error)) from error
         biasing = sorted(BIASING & set(self._request.ignored))  # a server lists them in a header
@@ -112,7 +110,7 @@ class LocalTranscriber:
 
     async def _recognize(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         model, request = self._model, self._request
-        session = model.session(request.live_options(self.sample_rate), self._replica.limits)
+        session = model.session(request, self._replica.limits)
         sink = FrameSink(Projector(request, 1, take_request_id(), created_now(), model.card))
         recognition = await model.recognizer.open(session, sink, background=True)
         sender = asyncio.create_task(self._send(pcm, recognition, sink))

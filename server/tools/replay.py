@@ -141,14 +141,14 @@ class Replayer:
         differences = check_recorded(recorded, self._keys, may_lack_end=self._may_lack_end)
         setup = recorded.setup
         replica = await self._replica(Loaded.of(recorded))
-        model = replica.models.default
+        model = _model(setup, replica.models.default)
         own = replica.own_forms if WRITTEN_FORMS in setup.settings else NO_OWN_FORMS
         request = _request(setup, model).with_own(own)
         digests = digests_of(model, request, setup)
         causes = compare_digests(recorded.first.digests, digests) + _forms_differ(setup, replica)
         assert request.form.sample_rate is not None, "of raw samples"
         samples = await asyncio.to_thread(read_samples, audio, request)
-        causes += check_audio(recorded, samples, request.channels, request.form.sample_rate)
+        causes += check_audio(recorded, samples, request.form.channels, request.form.sample_rate)
         if causes:
             return differences + causes  # other words would follow from them
         derived = await _Replay(replica, model, request, recorded).run(samples)
@@ -170,6 +170,17 @@ def _forms_differ(setup: Setup, replica: Replica) -> list[Difference]:
     return [Difference(Part.SETTING, f"written forms {here} here, {str(theirs)[:16]} in the receipt")]
 
 
+def _model(setup: Setup, model: ModelService) -> ModelService:
+    """Return a model with the finals of the stream's server for streams that do not ask. Raises: BadReceipt."""
+    try:
+        finals = finals_of(str(setup.settings["finals"])) or model.finals
+    except (BadParameter, KeyError) as error:
+        raise BadReceipt(f"the stream cannot be replayed here: {error}") from error
+    if finals == "accurate" and model.accurate is None:
+        raise BadReceipt(f"the stream cannot be replayed here: model {model.name!r} has no accurate finals")
+    return replace(model, finals=finals)
+
+
 def _request(setup: Setup, model: ModelService) -> ListenRequest:
     """Raises: BadReceipt."""
     supports_keyterms, english = model.decoder.supports_bias, model.english
@@ -177,18 +188,15 @@ def _request(setup: Setup, model: ModelService) -> ListenRequest:
         request = parse_query(
             setup.query, MAX_CHANNELS, supports_keyterms=supports_keyterms, lenient_features=True, english=english
         )
-        model.check_grammar(request.grammar)
-        finals = request.finals or finals_of(str(setup.settings["finals"]))
-        model.check_finals(finals, request.without_accurate if request.finals else {})
-        request.live_options(model.config.sample_rate)
-        return replace(request, finals=finals)
-    except (BadParameter, KeyError) as error:
+        model.check(request)
+    except BadParameter as error:
         raise BadReceipt(f"the stream cannot be replayed here: {error}") from error
+    return request
 
 
 def read_samples(path: Path, request: ListenRequest) -> bytes:
     """Read a recording in the encoding of its stream, or as WAV, as interleaved 16-bit samples. Raises: BadReceipt."""
-    decoder = open_decoder(request.form, request.form.sample_rate or 0, multichannel=request.channels > 1)
+    decoder = open_decoder(request.form, request.form.sample_rate or 0, multichannel=request.form.channels > 1)
     try:
         parts = [decoder.feed(path.read_bytes(), float("inf"))]
         while decoder.holds:
@@ -204,9 +212,8 @@ class _Replay:
 
     def __init__(self, replica: Replica, model: ModelService, request: ListenRequest, recorded: Recorded) -> None:
         self._clock, self._model, self._recorded = replica.clock, model, recorded
-        options = request.live_options(model.config.sample_rate)
-        self._rate = options.sample_rate
-        self._session = model.session(options, _limits(recorded.setup, replica.limits))
+        self._session = model.session(request, _limits(recorded.setup, replica.limits))
+        self._rate = self._session.options.sample_rate
         first = recorded.first
         chain = ReceiptChain(first.stream, first.created, recorded.setup, first.digests)
         receipts = StreamReceipts(chain, ReceiptKeys.new())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,7 +12,7 @@ import structlog
 from fastapi import Request, Response, WebSocket
 from starlette.requests import HTTPConnection
 
-from server.access.guard import redaction_of, tenant_of
+from server.access.guard import tenant_of
 from server.access.keys import Credentials
 from server.audio.decoder import open_decoder
 from server.errors import BadParameter, ClientGone, Refused
@@ -23,17 +22,23 @@ from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.parameters import TABLE
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query
-from server.protocols.deepgram.receipts import Pairs, StreamReceipts, check_receipts, digests_of, setup_of
+from server.protocols.deepgram.receipts import Pairs, StreamReceipts, digests_of, setup_of
 from server.protocols.deepgram.resumable import ResumableStream
 from server.protocols.deepgram.transcript import recording_answer
 from server.protocols.deepgram.utterances import utterances
 from server.protocols.features import ignored_header, in_plain_names
 from server.protocols.handshake import Admitted, render_refusal, serve
-from server.protocols.uploads import Recordings, Wanted
+from server.protocols.uploads import Recordings
 from server.receipts.receipt import ReceiptChain
+from server.recognition.request import RECEIPT
 from server.replica import Replica
 from server.resume.tickets import tenant_digest
 
+NO_RECEIPTS = "receipt: only live streams at /v1/listen have receipts; leave it out"
+NO_KEY = (
+    "receipt: this server has no key that signs receipts; set TUTTI_RECEIPT_KEY_FILE to a file that "
+    "`tutti keys receipt` made, or leave receipt out"
+)
 MAX_LOGGED = 256  # distinct names of ignored parameters that are logged
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.listen")
@@ -61,12 +66,11 @@ class QueryReader:
         """
         pairs = in_plain_names(pairs, TABLE)
         replica, query = self._replica, dict(pairs)
-        terms, owner = tuple([value for name, value in pairs if name in BIASING]), replica.guard.owner(connection)
-        replica.terms.check(owner, terms)
+        terms = tuple([value for name, value in pairs if name in BIASING])
+        replica.terms.check(replica.guard.owner(connection), terms)
         check_query(pairs, lenient=replica.settings.lenient_features)
         model = await replica.models.obtain(query.get("model"), query.get("language"))
         model.check_keyterms(sorted(BIASING & query.keys()))
-        model.check_grammar(query.get("grammar", ""))
         request = parse_query(
             pairs,
             replica.settings.max_channels,
@@ -76,15 +80,8 @@ class QueryReader:
             lenient_features=replica.settings.lenient_features,
             english=model.english,
         )
-        request = replace(request, redact=request.redact | redaction_of(connection)).with_own(replica.own_forms)
-        model.check_finals(request.finals, request.without_accurate)
-        if live:
-            model.check_rewind(request.rewind_s, request.without_rewind)
-        model.check_redaction(request.redact, resumable=live and request.resumable)
-        if request.receipt and not receipts:
-            raise BadParameter("receipt: only live streams at /v1/listen have receipts; leave it out")
-        check_receipts(request, replica.receipts)
-        await replica.terms.build(owner, terms, request.keyterms.bias, model.decoder)
+        lacking = {} if receipts and replica.receipts is not None else {RECEIPT: NO_KEY if receipts else NO_RECEIPTS}
+        request = await replica.accept(connection, model, request, terms=terms, lacking=lacking)
         for name in request.ignored:
             if name not in self._logged and len(self._logged) < MAX_LOGGED:
                 self._logged.add(name)
@@ -115,13 +112,14 @@ class Listen:
         await replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
         pairs = socket.query_params.multi_items()
         request, model = await self._queries.read(socket, pairs, live=True, receipts=True)
-        rate, raw_alone = model.config.sample_rate, request.resumable or request.receipt
-        decoder = open_decoder(request.form, rate, multichannel=request.multichannel, raw_alone=raw_alone)
-        session = model.session(request.live_options(rate), replica.limits)
+        options, rate = request.options, model.config.sample_rate
+        raw_alone = options.resumable or options.receipts
+        decoder = open_decoder(request.form, rate, multichannel=options.multichannel, raw_alone=raw_alone)
+        session = model.session(request, replica.limits)
         created = created_now()
-        receipts = self._receipts(model, request, pairs, request_id, created) if request.receipt else None
+        receipts = self._receipts(model, request, pairs, request_id, created) if options.receipts else None
         projector = Projector(request, len(session.channels), request_id, created, model.card, receipts=receipts)
-        make = self._resumable(socket, model) if request.resumable else DeepgramStream
+        make = self._resumable(socket, model) if options.resumable else DeepgramStream
         stream = make(socket, session, projector, replica.connection_context(), decoder)
         budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
         headers = answer_headers(request, request_id)
@@ -170,21 +168,10 @@ class Transcribe:
         self, request: Request, asked: ListenRequest, model: ModelService, body: bytes, request_id: str
     ) -> bytes:
         created = created_now()
-        wanted = Wanted(
-            model,
-            asked.form,
-            asked.multichannel,
-            asked.endpointing_ms,
-            asked.keyterms,
-            asked.style,
-            asked.grammar,
-            asked.finals,
-            asked.redact,
-            protocol="deepgram",
-            request_id=request_id,
+        recognized = await self._recordings.recognize(
+            request, body, model, asked, protocol="deepgram", request_id=request_id
         )
-        recognized = await self._recordings.recognize(request, body, wanted)
-        punctuated, split_s = asked.punctuated_words, asked.utterance_split_s
+        punctuated, split_s = asked.style.formats, asked.utterance_split_s
 
         def answered() -> bytes:
             return recording_answer(
@@ -197,7 +184,7 @@ class Transcribe:
                 punctuated=punctuated,
                 warnings=recognized.warnings,
                 utterances=utterances(recognized.words, split_s, punctuated=punctuated, request_id=request_id)
-                if asked.utterances
+                if asked.options.spoken_order
                 else (),
             )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from server.audio.formats import Encoding
 from server.protocols.features import FEATURES, OTHER_VERSION, SAMPLE_RATES
+from server.recognition.request import EXCLUSIONS
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, FINALS, INTERIM_STABILITIES
 
 Schema = dict[str, Any]
@@ -95,8 +96,8 @@ PARAMETERS = (
         ours=True),
     Parameter("finals", {"enum": [*FINALS]}, "the server's", "`accurate` adds a second pass to finals.",
         "`accurate`: segments end at a longer pause, and a larger model recognizes each finished segment again; finals "
-        "are later and better, partials are the same. Cannot be combined with `grammar`, `resumable` or "
-        "`stable_words`; refused if no second model has the same output symbols", ours=True),
+        "are later and better, partials are the same; refused if no second model has the same output symbols",
+        ours=True),
     Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
         "capitals, commas, periods and question marks in English finals, predicted from the words; interim results "
         "only have the first word's capital; other languages get a capital and a mark at the end"),
@@ -110,20 +111,18 @@ PARAMETERS = (
         "masks numbers in all results: `pci` (card numbers, with expiry dates and codes), `ssn` (social security "
         "numbers; in Mandarin resident identity numbers too), `phone_number`, `numbers` (3 digits and more), "
         "`aggressive_numbers` (all); repeatable; English and Mandarin; a number that may be unfinished is masked too. "
-        "Other values are refused, and so is `resumable`"),
+        "Other values are refused"),
     Parameter("utterances", BOOLEAN, "`false`", "What was said on all channels, in the order in which it was said.",
         "for uploads: `results.utterances`, what was said on all channels in the order in which it was said; with "
         "`multichannel` the `speaker` is the channel, and `overlap` (ours) says whether another channel spoke at the "
         "same time; `endpointing` is on by default then. For live streams with `multichannel`: finals come in that "
-        "order, with `overlap`, so that a final may wait until the other side has finished what it began earlier; "
-        "cannot be combined with `resumable`"),
+        "order, with `overlap`, so that a final may wait until the other side has finished what it began earlier"),
     Parameter("utt_split", NUMBER, "0.8", "Silence in seconds that separates utterances, for uploads.",
         "silence in seconds that separates two utterances of an upload"),
     Parameter("endpointing", {"anyOf": [MILLISECONDS, BOOLEAN, {"const": SMART}]}, f"{DEFAULT_ENDPOINTING_MS:g} ms",
         "Silence that ends an utterance, in ms; off by default for uploads without `utterances`.",
         "silence that ends an utterance, at least the server's minimum; `false`: off; `smart` (ours, live streams "
-        "only): the score of an end of turn, with the turn model if the server has one. `smart` cannot be combined "
-        "with `resumable`"),
+        "only): the score of an end of turn, with the turn model if the server has one"),
     Parameter("interim_results", BOOLEAN, "`false`", "Partial results.",
         "partial results, each time the words change", live_only=True),
     Parameter("interim_interval_ms", MILLISECONDS, "0", "at most one partial per this much audio, in ms.",
@@ -145,18 +144,16 @@ PARAMETERS = (
         f"target latency of a live step, {BUDGETS_MS[0]:,} to {BUDGETS_MS[-1]:,} ms",
         live_only=True, ours=True),
     Parameter("rewind", _whole(REWINDS_S), "0", "seconds of finals in which `Rewind` finds key terms.",
-        "seconds of finals in which a `Rewind` message can look for further key terms later; cannot be combined with "
-        "`grammar`, `finals=accurate`, `redact`, `receipt` or `resumable`; refused if the model is not decoded by beam "
-        "search",
+        "seconds of finals in which a `Rewind` message can look for further key terms later; refused if the model "
+        "is not decoded by beam search",
         live_only=True, ours=True),
     Parameter("resumable", BOOLEAN, "`false`", "tickets for resuming a lost stream.",
-        "sends tickets with which a stream continues after a lost connection, on any replica; only with `linear16`, "
-        "`linear32`, `mulaw`, `alaw`", live_only=True, ours=True),
+        "sends tickets with which a stream continues after a lost connection, on any replica",
+        live_only=True, ours=True),
     Parameter("receipt", BOOLEAN, "`false`", "signed receipts of finals; refused for uploads.",
         "adds a signed `receipt` to each final and to the last message: digests of audio, model, key terms, settings "
-        "and words, with which `tutti replay` derives the words again; only with `linear16`, `linear32`, `mulaw`, "
-        "`alaw`, and key terms cannot change, nor `Context` add any; refused without a key of the server, and for "
-        "uploads", ours=True),
+        "and words, with which `tutti replay` derives the words again; key terms cannot change, nor `Context` add any; "
+        "refused without a key of the server, and for uploads", ours=True),
     Parameter("filler_words", BOOLEAN, "`false`", "Accepted; listed in `x-ignored-params` if true.",
         'accepted, and listed in `x-ignored-params`: words such as "uh" are not added or removed', kind=Kind.IGNORED),
     Parameter("no_delay", BOOLEAN, "–", "Accepted.", "accepted", kind=Kind.HARMLESS),
@@ -199,5 +196,14 @@ def parameter_table() -> str:
     for row in rows:
         names = ", ".join(f"`{parameter.name}`" + " (ours)" * parameter.ours for parameter in row)
         defaults = ", ".join(dict.fromkeys(parameter.default for parameter in row))
-        lines.append(f"| {names} | {defaults} | {row[0].detail} |")
+        lines.append(f"| {names} | {defaults} | {row[0].detail}{_exclusions(row[0].name)} |")
     return "\n".join(lines)
+
+
+def _exclusions(name: str) -> str:
+    """Return what cannot be combined with a parameter, as the end of a sentence."""
+    refused = [(row.first.name, row.second.name) for row in EXCLUSIONS if not row.yields]
+    pairs = [*refused, *((second, first) for first, second in refused)]
+    others = [other for one, other in pairs if one.partition("=")[0] == name]
+    shown = [f"`{other}`" if other.partition("=")[0] in TABLE else other for other in others]
+    return f"; cannot be combined with {', '.join(shown)}" if shown else ""

@@ -70,10 +70,10 @@ class Projector:
         self._channels = channels
         self._created = created
         self._model = model
-        self._reports = request.step_results or request.stable_words or request.latency
-        self._overlaps = request.utterances and channels > 1
+        self._reports = request.options.every_step or request.options.tell_stable or request.latency
+        self._overlaps = request.options.spoken_order and channels > 1
         self._metadata = msgspec.Raw(_encode(ResultsMetadata(request_id, model.info, model.uuid)))
-        self._transcripts = [Transcript(request.style, punctuated=request.punctuated_words) for _ in range(channels)]
+        self._transcripts = [Transcript(request.style, punctuated=request.style.formats) for _ in range(channels)]
 
     def frame(self, event: Event, timing: StepTiming | None = None, write_s: float = 0.0) -> bytes | None:
         """Return the frame of an event, or None if the client did not request this kind. Events must come in order.
@@ -88,7 +88,7 @@ class Projector:
                 frame = self._correction(event)
             case SpeechStarted():
                 started = SpeechStartedOut((event.channel, self._channels), _seconds(event.time_s))
-                frame = _encode(started) if self.request.vad_events else None
+                frame = _encode(started) if self.request.options.speech_events else None
             case UtteranceGap():
                 frame = _encode(UtteranceEnd((event.channel, self._channels), _seconds(event.last_word_end_s)))
             case Closed():
@@ -187,9 +187,9 @@ class Projector:
         if isinstance(event, Partial):
             stable = self._transcripts[event.channel].stable(event.words, event.stable_words)
         if timing is None:
-            return StepReport(stable) if request.stable_words else UNSET
+            return StepReport(stable) if request.options.tell_stable else UNSET
         parts = latency(timing, write_s) if request.latency else UNSET
-        if not request.step_results:
+        if not request.options.every_step:
             return StepReport(stable, latency=parts)
         delay_s = event.endpoint_delay_s if isinstance(event, Final) else None
         return StepReport(

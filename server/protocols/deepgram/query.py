@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from server.audio.formats import PLAIN, AudioForm
 from server.errors import BadParameter
 from server.protocols.deepgram.parameters import (
     BOOLEAN,
@@ -44,22 +43,13 @@ from server.protocols.features import (
     whole_number,
 )
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, Keyword
+from server.recognition.request import Request
 from server.recognition.segments.endpointing import SMART_END
-from server.recognition.session_options import (
-    DEFAULT_ENDPOINTING_MS,
-    Finals,
-    InterimStability,
-    SessionOptions,
-    finals_of,
-    interim_stability_of,
-)
+from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, SessionOptions, finals_of, interim_stability_of
 from server.text.formatting import Style
-from server.text.own_forms import OwnForms
-from server.text.redaction_kinds import Redaction
 
 Pairs = Iterable[tuple[str, str]]
 
-_FORMATTING = ("smart_format", "punctuate", "numerals")
 _REPEATABLE = frozenset(name for name, parameter in TABLE.items() if parameter.repeatable)
 BIASING = frozenset({"keyterm", "keywords"})
 LIVE_ONLY = frozenset(name for name, parameter in TABLE.items() if parameter.live_only)
@@ -68,48 +58,15 @@ _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
 MAX_TAGS, TAG_CHARACTERS = 8, 64  # `tag`: the client's own labels of a stream, for the logs
 
 
-@dataclass(frozen=True, slots=True)
-class ListenRequest:
-    """A parsed query; `form` is the audio format."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenRequest(Request):
+    """A parsed query, with what the answers need besides."""
 
-    form: AudioForm
-    channels: int
-    multichannel: bool
-    interim_results: bool
-    step_results: bool
-    stable_words: bool
     latency: bool
-    interim_interval_ms: float
-    interim_stability: InterimStability
     latency_budget_ms: float | None
-    vad_events: bool
-    endpointing_ms: float | None
-    smart_end: bool
-    utterance_end_ms: float | None
-    style: Style
-    punctuated_words: bool
-    keyterms: Keyterms
-    resumable: bool
-    grammar: str
-    finals: Finals | None
-    redact: frozenset[Redaction]
-    utterances: bool
     utterance_split_s: float
-    receipt: bool
-    rewind_s: float
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
-
-    @property
-    def without_rewind(self) -> dict[str, object]:
-        """Options that exclude `rewind`: nothing else holds what it keeps, numbers may begin before the new words."""
-        names = {"grammar": self.grammar, "finals=accurate": self.finals == "accurate", "redact": self.redact}
-        return names | {"resumable": self.resumable, "receipt": self.receipt}
-
-    def with_own(self, own: OwnForms) -> ListenRequest:
-        """Return the request with the operator's own written forms, once it is known what is masked."""
-        settled_only = self.interim_stability == "high"
-        return replace(self, style=self.style.with_own(own, self.redact, settled_only=settled_only))
 
     @property
     def switches(self) -> dict[str, bool]:
@@ -117,44 +74,6 @@ class ListenRequest:
         style = self.style
         both = style.punctuate and style.numerals
         return {"punctuate": style.punctuate, "numerals": style.numerals, "smart_format": both}
-
-    @property
-    def without_accurate(self) -> dict[str, object]:
-        """Options that exclude `finals=accurate`: tickets do not store it, and it may change stable words."""
-        return {"grammar": self.grammar, "resumable": self.resumable, "stable_words": self.stable_words}
-
-    def live_options(self, model_rate: int) -> SessionOptions:
-        """Return the options of a live stream for a model at `model_rate` Hz. Raises: BadParameter."""
-        if self.resumable and self.form.encoding not in PLAIN:
-            raise BadParameter(f"resumable: requires one of encoding={', '.join(sorted(PLAIN))}")
-        if self.receipt and self.form.encoding not in PLAIN:
-            raise BadParameter(f"receipt: requires one of encoding={', '.join(sorted(PLAIN))}")
-        if self.resumable and self.utterances:
-            raise BadParameter("utterances: cannot be combined with resumable; leave one of the two out")
-        if self.resumable and self.smart_end:
-            raise BadParameter(f"endpointing: {SMART} cannot be combined with resumable; leave one of the two out")
-        return SessionOptions(
-            sample_rate=self.form.decoded_rate(model_rate),
-            channels=self.form.decoded_channels(multichannel=self.multichannel),
-            multichannel=self.multichannel,
-            partials=self.interim_results,
-            every_step=self.step_results,
-            tell_stable=self.stable_words,
-            partial_interval_ms=self.interim_interval_ms,
-            interim_stability=self.interim_stability,
-            endpointing_ms=self.endpointing_ms,
-            scored_end=SMART_END if self.smart_end else None,
-            utterance_end_ms=self.utterance_end_ms,
-            keyterms=self.keyterms,
-            resumable=self.resumable,
-            speech_events=self.vad_events,
-            grammar=self.grammar,
-            finals=self.finals,
-            redact=self.redact,
-            spoken_order=self.utterances,
-            receipts=self.receipt,
-            rewind_s=self.rewind_s,
-        )
 
 
 def parse_query(
@@ -177,33 +96,38 @@ def parse_query(
     if smart_end and not live:
         raise BadParameter(f"endpointing: {SMART} is for live streams; set milliseconds")
     channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
-    return ListenRequest(
-        form=form_of(query, channels),
-        channels=channels,
-        multichannel=multichannel,
-        interim_results=_boolean(query, "interim_results"),
-        step_results=_boolean(query, "step_results"),
-        stable_words=_boolean(query, "stable_words"),
-        latency=_boolean(query, "latency"),
-        interim_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
+    form = form_of(query, channels)
+    options = SessionOptions(
+        form.decoded_rate(0),
+        form.decoded_channels(multichannel=multichannel),
+        multichannel,
+        partials=_boolean(query, "interim_results"),
+        every_step=_boolean(query, "step_results"),
+        tell_stable=_boolean(query, "stable_words"),
+        partial_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
         interim_stability=interim_stability_of(query.get("interim_stability", "low")),
-        latency_budget_ms=_latency_budget(query),
-        vad_events=_boolean(query, "vad_events"),
         # No word may last over a pause between two utterances.
         endpointing_ms=0.0 if smart_end else _endpointing(query, default_endpointing or _boolean(query, UTTERANCES)),
-        smart_end=smart_end,
+        scored_end=SMART_END if smart_end else None,
         utterance_end_ms=_utterance_end(query),
-        style=_style(query, english=english),
-        punctuated_words=any(_boolean(query, name) for name in _FORMATTING),
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
+        speech_events=_boolean(query, "vad_events"),
         grammar=query.get("grammar", ""),
         finals=finals_of(query.get("finals", "")),
         redact=redaction(given),
-        utterances=_boolean(query, UTTERANCES),
-        receipt=_boolean(query, RECEIPT),
-        utterance_split_s=float(query.get("utt_split", SPLIT_S)),
+        spoken_order=_boolean(query, UTTERANCES),
+        receipts=_boolean(query, RECEIPT),
         rewind_s=float(_integer(query, "rewind", REWINDS_S, default=0)),
+    )
+    return ListenRequest(
+        form=form,
+        options=options,
+        style=_style(query, english=english),
+        live=live,
+        latency=_boolean(query, "latency"),
+        latency_budget_ms=_latency_budget(query),
+        utterance_split_s=float(query.get("utt_split", SPLIT_S)),
         tags=tuple([_shown(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
     )

@@ -10,7 +10,6 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder
 from model.ctc.two_pass import TwoPassDecoder
-from server.errors import BadParameter
 from server.models.service import ModelService
 from server.protocols.deepgram.parameters import TABLE, Kind
 from server.protocols.deepgram.query import BIASING, ListenRequest
@@ -20,8 +19,6 @@ from server.receipts.receipt import Digests, ModelInfo, ReceiptChain, Setup, Sho
 from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Final
 from server.recognition.session_options import Limits
-from server.text.chinese_digits import parts, plain
-from server.text.spoken_digits import Part
 
 WITHOUT_EFFECT = frozenset({"model", "language", "tag", "latency", "latency_budget_ms"})
 """Parameters that a receipt leaves out: no word depends on them, or only by the model, which has a digest."""
@@ -48,35 +45,12 @@ class StreamReceipts:
         return self._keys.sign(self.chain.end(mark, message, reason))
 
 
-def check_receipts(request: ListenRequest, keys: ReceiptKeys | None) -> None:
-    """Check that a live stream can have the receipts that it asks for. Raises: BadParameter."""
-    if not request.receipt:
-        return
-    if keys is None:
-        raise BadParameter(
-            "receipt: this server has no key that signs receipts; set TUTTI_RECEIPT_KEY_FILE to a file that "
-            "`tutti keys receipt` made, or leave receipt out"
-        )
-    if request.redact and _has_number(request):
-        raise BadParameter(
-            "receipt: cannot be combined with redact and key terms that have numbers, since a receipt would hold them; "
-            "leave these key terms out"
-        )
-
-
-def _has_number(request: ListenRequest) -> bool:
-    """Whether a key term has a number word, of English or Mandarin, or a digit."""
-    terms = (*request.keyterms.phrases, *(word for word, _ in request.keyterms.keywords))
-    texts = [[plain(word) for word in term.split()] for term in terms]
-    return any(Part.NUMBER in parts(words, in_number=False, ordinals=True, wary=True) for words in texts)
-
-
 def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: Limits, vad: str) -> Setup:
     """Return what a replay of this stream needs. `given` is the query as sent."""
-    decoder = model.decoder_for(request.live_options(model.config.sample_rate))
+    decoder = model.decoder_for(request)
     query = [pair for pair in in_plain_names(given, TABLE) if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
     kept = [pair for pair in query if pair[0] not in WITHOUT_EFFECT and pair[0] != "redact"]
-    kept += [("redact", kind) for kind in sorted(request.redact)]
+    kept += [("redact", kind) for kind in sorted(request.options.redact)]
     kind, beams = _search(decoder)
     info = ModelInfo(model.name, model.card.version, model.facts.precision, kind, beams)
     settings = _settings(model, limits, vad)
@@ -104,7 +78,7 @@ def _settings(model: ModelService, limits: Limits, vad: str) -> dict[str, float 
 
 def digests_of(model: ModelService, request: ListenRequest, setup: Setup) -> Digests:
     """Return the digests of what the texts of a stream depend on."""
-    decoder = model.decoder_for(request.live_options(model.config.sample_rate))
+    decoder = model.decoder_for(request)
     terms = [pair for pair in setup.query if pair[0] in BIASING]
     others = [pair for pair in setup.query if pair[0] not in BIASING]
     return Digests(

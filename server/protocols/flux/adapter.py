@@ -51,7 +51,6 @@ from server.recognition.events import (
     StreamBroken,
     TurnAnswered,
 )
-from server.recognition.segments.endpointing import ScoredEnd
 from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Turns
 from server.streaming.adapter import (
     Action,
@@ -205,7 +204,7 @@ class FluxAdapter:
         if rules != self._rules:
             self._rules = rules
             self._changes.append((received_s, rules))
-            yield Endpoint(0.0, scored_end(rules), rules.fork_after_s)
+            yield Endpoint(0.0, rules.scored_end, rules.fork_after_s)
         yield self._send(ConfigureSuccess, thresholds=thresholds_of(rules), keyterms=self._phrases)
 
     def _turn(self, turn: TurnEvent) -> SendFrame:
@@ -264,8 +263,3 @@ class FluxAdapter:
     def _next(self) -> int:
         number, self._sequence = self._sequence, self._sequence + 1
         return number
-
-
-def scored_end(rules: TurnRules) -> ScoredEnd:
-    """Return the rule by which the recognizer ends a segment: that of the turn."""
-    return ScoredEnd(rules.end_threshold, rules.timeout_s)

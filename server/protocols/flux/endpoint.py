@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastapi import WebSocket
 
-from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.audio.decoder import open_decoder
 from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.features import SHOWN, ignored_header, redaction
-from server.protocols.flux.adapter import FluxAdapter, scored_end
-from server.protocols.flux.query import ENGLISH, FluxRequest, language_of, parse_query
+from server.protocols.features import SHOWN, ignored_header
+from server.protocols.flux.adapter import FluxAdapter
+from server.protocols.flux.query import ENGLISH, language_of, parse_query
 from server.protocols.handshake import Admitted, serve
-from server.recognition.session_options import SessionOptions
 from server.replica import Replica
-from server.text.redaction_kinds import Redaction
 
 
 class FluxEndpoint:
@@ -35,25 +30,18 @@ class FluxEndpoint:
         replica = self._replica
         credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
         await replica.guard.enter(socket, credentials)
-        pairs = socket.query_params.multi_items()
-        request = parse_query(pairs, lenient=replica.settings.lenient_features)
-        redact = redaction(pairs) | redaction_of(socket)
-        owner = replica.guard.owner(socket)
-        replica.terms.check(owner, request.phrases)
+        request = parse_query(socket.query_params.multi_items(), lenient=replica.settings.lenient_features)
+        replica.terms.check(replica.guard.owner(socket), request.phrases)
         if request.model is not None and replica.models.known(request.model) is None:
             shown = request.model[:SHOWN]
             raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
         model = await replica.models.obtain(request.model, language_of(request, replica.models.names))
         if request.phrases:
             model.check_keyterms(["keyterm"])
-        model.check_redaction(redact, resumable=False)
-        request = replace(request, style=request.style.with_own(replica.own_forms, redact))
-        rate = model.config.sample_rate
+        request = await replica.accept(socket, model, request.with_keyterms(), terms=request.phrases)
         delay_s = model.config.delay_frames * model.config.frame_s
-        decoder = open_decoder(request.form, rate)
-        options = _session_options(request, rate, redact)
-        await replica.terms.build(owner, request.phrases, options.keyterms.bias, model.decoder)
-        session = model.session(options, replica.limits)
+        decoder = open_decoder(request.form, model.config.sample_rate)
+        session = model.session(request, replica.limits)
         stream = AdapterConnection(
             socket,
             session,
@@ -72,17 +60,3 @@ class FluxEndpoint:
         )
         headers = {"dg-request-id": request_id, **ignored_header(request.ignored)}
         return Admitted(model, stream, session, credentials.subprotocol, headers, style=request.style)
-
-
-def _session_options(request: FluxRequest, rate: int, redact: frozenset[Redaction]) -> SessionOptions:
-    return SessionOptions(
-        request.form.decoded_rate(rate),
-        partials=True,
-        every_step=True,
-        speech_events=True,
-        endpointing_ms=0.0,  # the operator's minimum
-        scored_end=scored_end(request.rules),
-        fork_after_s=request.rules.fork_after_s,
-        keyterms=request.keyterms,
-        redact=redact,
-    )

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from server.audio.formats import AudioForm
 from server.errors import BadParameter
 from server.models.selection import ModelNames, is_english
 from server.protocols.features import (
@@ -24,9 +23,12 @@ from server.protocols.features import (
     in_plain_names,
     named,
     plain_name,
+    redaction,
 )
 from server.protocols.flux.messages import rules_of
 from server.recognition.keyterms.keyterms import Keyterms
+from server.recognition.request import Request
+from server.recognition.session_options import SessionOptions
 from server.recognition.turns import TurnRules
 from server.text.formatting import Style
 
@@ -40,27 +42,24 @@ QUERY = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class FluxRequest:
-    """A parsed query. `model`, `language` and `hints` select the model; `form` is the audio format.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FluxRequest(Request):
+    """A parsed query. `model`, `language` and `hints` select the model.
 
     `multilingual`: the language is that of the hints, which the server has to know.
     """
 
     model: str | None
     language: str | None
-    form: AudioForm
     rules: TurnRules
-    phrases: tuple[str, ...]
-    style: Style
+    phrases: tuple[str, ...]  # key terms, which `with_keyterms` adds to the options
     hints: tuple[str, ...] = ()
     multilingual: bool = False
     ignored: tuple[str, ...] = ()
 
-    @property
-    def keyterms(self) -> Keyterms:
+    def with_keyterms(self) -> FluxRequest:
         """Raises: BadParameter."""
-        return Keyterms.of_request("keyterm", self.phrases)
+        return replace(self, options=replace(self.options, keyterms=Keyterms.of_request("keyterm", self.phrases)))
 
 
 def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False) -> FluxRequest:
@@ -89,7 +88,29 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False) -> F
                 f"language_hint: missing; a stream has one language here, so {MULTILINGUAL} needs it, for example en"
             )
     form = form_of(query)
-    return FluxRequest(model, language, form, rules, phrases, style, hints, multilingual, named(ignored))
+    options = SessionOptions(
+        form.decoded_rate(0),
+        partials=True,
+        every_step=True,
+        speech_events=True,
+        endpointing_ms=0.0,  # the operator's minimum
+        scored_end=rules.scored_end,
+        redact=redaction(given),
+        fork_after_s=rules.fork_after_s,
+        forks=True,
+    )
+    return FluxRequest(
+        form=form,
+        options=options,
+        style=style,
+        model=model,
+        language=language,
+        rules=rules,
+        phrases=phrases,
+        hints=hints,
+        multilingual=multilingual,
+        ignored=named(ignored),
+    )
 
 
 def _unsupported(pairs: Sequence[tuple[str, str]], *, lenient: bool) -> Iterator[str]:

@@ -9,20 +9,19 @@ from functools import partial
 from fastapi import WebSocket
 from starlette.responses import Response
 
-from server.access.guard import CountedRefusal, redaction_of
+from server.access.guard import CountedRefusal
 from server.access.keys import Credentials
-from server.audio.formats import Encoding
+from server.audio.formats import AudioForm, Encoding
 from server.errors import BadParameter
-from server.models.service import ModelService
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction
 from server.protocols.handshake import Admitted, serve
 from server.protocols.metering import language_of
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
-from server.protocols.openai.settings import SILENCE_MS, SessionSettings
+from server.protocols.openai.settings import RATE, SILENCE_MS, SessionSettings
 from server.recognition.active_session import ActiveSession
-from server.recognition.session import Session
+from server.recognition.request import Request
 from server.recognition.session_options import SessionOptions
 from server.replica import Replica
 from server.streaming.connection import Connection
@@ -62,40 +61,37 @@ class RealtimeEndpoint:
             min_silence_ms=replica.limits.min_endpoint_ms,
             lenient=lenient,
         )
-        redact = redaction(pairs) | redaction_of(socket)
-        session = self._session(model, redact)
+        request = await replica.accept(socket, model, _request(redaction(pairs)))
+        session = model.session(request, replica.limits)
         stream = AdapterConnection(
             socket,
             session,
             adapter,
             replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="openai",
-            encoding=Encoding.LINEAR16,
+            encoding=request.form.encoding,
             request_id=request_id,
-            open_model=partial(self._open_model, redact),
+            open_model=partial(self._open_model, request),
             limit=adapter.limit,
         )
-        return Admitted(
-            model, stream, session, credentials.subprotocol, {"x-request-id": request_id, **ignored_header(ignored)}
-        )
+        headers = {"x-request-id": request_id, **ignored_header(ignored)}
+        return Admitted(model, stream, session, credentials.subprotocol, headers)
 
-    def _session(self, model: ModelService, redact: frozenset[Redaction]) -> Session:
-        """Raises: BadParameter."""
-        rate, silence_ms = model.config.sample_rate, float(SILENCE_MS)
-        options = SessionOptions(
-            rate, partials=True, tell_stable=True, endpointing_ms=silence_ms, speech_events=True, redact=redact
-        )
-        return model.session(options, self._replica.limits)
-
-    async def _open_model(
-        self, redact: frozenset[Redaction], stream: Connection, name: str, language: str | None
-    ) -> ActiveSession:
+    async def _open_model(self, request: Request, stream: Connection, name: str, language: str | None) -> ActiveSession:
         """Open a stream on another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
         model = await self._replica.models.obtain(name, language)
-        recognition = await model.recognizer.open(self._session(model, redact), stream)
+        recognition = await model.recognizer.open(model.session(request, self._replica.limits), stream)
         if stream.usage is not None:
             stream.usage.use_model(model.name, language_of(model))
         return recognition
+
+
+def _request(redact: frozenset[Redaction]) -> Request:
+    """Return what a stream asks for at first; its messages change the rest."""
+    options = SessionOptions(
+        partials=True, tell_stable=True, endpointing_ms=float(SILENCE_MS), speech_events=True, redact=redact
+    )
+    return Request(form=AudioForm(Encoding.LINEAR16, RATE), options=options)
 
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:

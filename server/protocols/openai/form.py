@@ -28,8 +28,8 @@ from server.protocols.features import (
     unsupported_features,
 )
 from server.protocols.openai.answers import AnswerFormat
-from server.recognition.session_options import Finals, finals_of
-from server.text.redaction_kinds import Redaction, kinds_of
+from server.recognition.session_options import SessionOptions, finals_of
+from server.text.redaction_kinds import kinds_of
 
 MAX_FIELDS = 256  # including key terms
 MAX_FIELD_BYTES = 65_536
@@ -66,9 +66,7 @@ class TranscriptionForm:
     stream: bool
     keywords: tuple[str, ...]
     prompt: str  # its rare words are key terms
-    grammar: str  # extension, as are `finals` and `redact`
-    finals: Finals | None
-    redact: frozenset[Redaction]
+    options: SessionOptions  # with our `finals`, `grammar` and `redact`
     ignored: tuple[str, ...]
 
 
@@ -107,9 +105,11 @@ def parse_form(
         stream,
         parts.every("keywords"),
         parts.one("prompt", ""),
-        parts.one("grammar", ""),
-        finals_of(parts.one("finals", "")),
-        kinds_of(parts.every(REDACT)),
+        SessionOptions(
+            grammar=parts.one("grammar", ""),
+            finals=finals_of(parts.one("finals", "")),
+            redact=kinds_of(parts.every(REDACT)),
+        ),
         ignored,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -15,20 +15,20 @@ from fastapi.responses import StreamingResponse
 from msgspec import UNSET, UnsetType
 
 from model.ctc.words import continued
-from server.access.guard import redaction_of
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow, UnexpectedFailure
 from server.models.selection import language_name
+from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.features import ignored_header, named
 from server.protocols.openai.answers import answer, text_of
 from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
-from server.protocols.uploads import Recognized, Recordings, Wanted
+from server.protocols.uploads import Recognized, Recordings
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, rare_terms
-from server.recognition.session_options import DEFAULT_ENDPOINTING_MS
+from server.recognition.request import Request as Asked
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
 
@@ -71,13 +71,21 @@ class Transcriptions:
                 place.enter_context(self._recordings.place(request))
                 form = await self._form(request)
                 language = self._replica.models.names.one_language(*_spoken(form))
-                wanted, ignored = await self._wanted(request, form, language)
-                wanted = replace(wanted, request_id=request_id)
+                model, asked, ignored = await self._accepted(request, form, language)
                 headers |= ignored_header(ignored)
+                recognize = partial(
+                    self._recordings.recognize,
+                    request,
+                    form.body,
+                    model,
+                    asked,
+                    protocol="openai",
+                    request_id=request_id,
+                )
                 if form.stream:
-                    events = self._begin(request, form, wanted, place.pop_all())
+                    events = _begin(recognize, place.pop_all(), request_id)
                     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
-                recognized = await self._recordings.recognize(request, form.body, wanted)
+                recognized = await recognize()
         except (BadAudio, TooLarge, TooSlow) as error:
             return render_error(guard.refuse(_of_file(error)), request_id)
         except Refused as error:
@@ -91,7 +99,7 @@ class Transcriptions:
             words,
             recognized.audio_s,
             form.granularities,
-            _language(wanted, language),
+            _language(model, language),
             warnings=recognized.warnings,
         )
         headers |= {"x-warnings": "; ".join(recognized.warnings)} if recognized.warnings else {}
@@ -103,63 +111,45 @@ class Transcriptions:
         query = request.query_params.multi_items()
         return await asyncio.to_thread(partial(parse_form, kind, body, query, lenient=lenient))
 
-    async def _wanted(
+    async def _accepted(
         self, request: Request, form: TranscriptionForm, language: str | None
-    ) -> tuple[Wanted, tuple[str, ...]]:
-        """Return the model and the options that a form requests, and the names of ignored fields; build its key terms.
+    ) -> tuple[ModelService, Asked, tuple[str, ...]]:
+        """Return the model of a form, what it asks for, and the names of ignored fields; build its key terms.
 
         Raises: BadParameter, ServerNotReady, TooManyOpenings.
         """
         terms = tuple(filter(None, (*form.keywords, form.prompt)))
-        owner = self._replica.guard.owner(request)
-        self._replica.terms.check(owner, terms)
+        self._replica.terms.check(self._replica.guard.owner(request), terms)
         model = await self._replica.models.obtain(form.model, language)
         biasing = [name for name in ("keywords", "prompt") if getattr(form, name)]
         model.check_keyterms(biasing)
-        model.check_grammar(form.grammar)
-        model.check_finals(form.finals, {"grammar": form.grammar})
         biased = model.decoder.supports_bias
         keyterms = Keyterms.of_request("keywords", form.keywords) if biased else NO_KEYTERMS
         if biased and form.prompt:
             keyterms = keyterms.in_context(rare_terms(form.prompt, model.decoder))
-        await self._replica.terms.build(owner, terms, keyterms.bias, model.decoder)
         ignored = form.ignored if biased else named({*form.ignored, *biasing})
-        masked = form.redact | redaction_of(request)
-        style = replace(STYLE, english=model.english).with_own(self._replica.own_forms, masked)
-        audio = audio_form(None, None)
-        wanted = Wanted(
-            model,
-            audio,
-            False,
-            DEFAULT_ENDPOINTING_MS,
-            keyterms,
-            style,
-            grammar=form.grammar,
-            finals=form.finals,
-            redact=masked,
-            protocol="openai",
-        )
-        return wanted, ignored
+        options, style = replace(form.options, keyterms=keyterms), replace(STYLE, english=model.english)
+        asked = Asked(form=audio_form(None, None), options=options, style=style, live=False)
+        return model, await self._replica.accept(request, model, asked, terms=terms), ignored
 
-    def _begin(
-        self, request: Request, form: TranscriptionForm, wanted: Wanted, place: ExitStack
-    ) -> AsyncIterator[bytes]:
-        """Start recognition as a task, and return its server-sent events.
 
-        The upload place is released when recognition ends, even if the events are not read: recognition itself detects
-        that the client has disconnected.
-        """
-        segments: asyncio.Queue[Sequence[FormattedWord] | None] = asyncio.Queue()
+def _begin(recognize: Callable[..., Awaitable[Recognized]], place: ExitStack, request_id: str) -> AsyncIterator[bytes]:
+    """Start recognition as a task, and return its server-sent events.
 
-        def ended(done: asyncio.Future[Recognized]) -> None:
-            place.close()
-            segments.put_nowait(None)
-            if not done.cancelled():
-                done.exception()  # marks it as retrieved, even if the events are not read
+    The upload place is released when recognition ends, even if the events are not read: recognition itself detects
+    that the client has disconnected.
+    """
+    segments: asyncio.Queue[Sequence[FormattedWord] | None] = asyncio.Queue()
 
-        running = asyncio.ensure_future(self._recordings.recognize(request, form.body, wanted, segments.put_nowait))
-        running.add_done_callback(ended)
-        return _events(running, segments, wanted.request_id)
+    def ended(done: asyncio.Future[Recognized]) -> None:
+        place.close()
+        segments.put_nowait(None)
+        if not done.cancelled():
+            done.exception()  # marks it as retrieved, even if the events are not read
+
+    running = asyncio.ensure_future(recognize(on_segment=segments.put_nowait))
+    running.add_done_callback(ended)
+    return _events(running, segments, request_id)
 
 
 async def _events(
@@ -184,9 +174,9 @@ def _spoken(form: TranscriptionForm) -> tuple[str, str | None, tuple[str, ...]]:
     return "languages" if len(form.languages) > 1 else "language", form.model, form.languages
 
 
-def _language(wanted: Wanted, asked: str | None) -> str:
+def _language(model: ModelService, asked: str | None) -> str:
     """Return the English name of the model's language, or of the requested one if the model has several or none."""
-    languages = wanted.model.languages
+    languages = model.languages
     return language_name(languages[0] if len(languages) == 1 else asked or next(iter(languages), "unknown"))
 
 

@@ -91,7 +91,7 @@ class TwilioAdapter:
                 yield from self._start(message)
             case "media":
                 yield from self._media(message)
-            case "dtmf" if self._projector.request.redact:
+            case "dtmf" if self._projector.request.options.redact:
                 yield Skip("dtmf withheld: redact is set")
             case "dtmf":
                 digit = text_of(message, "dtmf", "digit")

@@ -145,12 +145,12 @@ class TwilioEndpoint:
         listen = [pair for pair in pairs if pair not in own]
         request, model = await self._queries.read(socket, listen, live=True)
         unusual = {name for name, usual in USUAL.items() if query.get(name, usual) != usual}
-        request = replace(request, ignored=named({*request.ignored, *unusual}))
-        if request.rewind_s:
+        if request.options.rewind_s:
             raise BadParameter("rewind: /v1/twilio has no Rewind messages; leave it out, or stream to /v1/listen")
         rate = model.config.sample_rate
-        options = replace(request.live_options(rate), sample_rate=rate, channels=channels, multichannel=channels > 1)
-        session = model.session(options, replica.limits)
+        options = replace(request.options, sample_rate=rate, channels=channels, multichannel=channels > 1)
+        request = replace(request, options=options, ignored=named({*request.ignored, *unusual}))
+        session = model.session(request, replica.limits)
         projector = Projector(request, channels, request_id, created_now(), model.card)
         stream = TwilioStream(
             socket,

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from fastapi import FastAPI, WebSocket
 from starlette.types import Receive, Scope, Send
 
-from server.access.guard import redaction_of
 from server.access.keys import Credentials
-from server.audio.formats import Encoding
+from server.audio.formats import AudioForm, Encoding
 from server.errors import NotAllowed, UnknownPath
 from server.operations.logs import take_request_id
 from server.protocols.adapter_connection import AdapterConnection
@@ -17,6 +16,7 @@ from server.protocols.features import REDACT, ignored_header, in_plain_names, re
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.vosk.adapter import VoskAdapter
 from server.protocols.vosk.messages import RATES
+from server.recognition.request import Request
 from server.recognition.session_options import SessionOptions, finals_of
 from server.replica import Replica
 
@@ -69,20 +69,19 @@ class VoskEndpoint:
         pairs = in_plain_names(socket.query_params.multi_items(), QUERY)
         query, ignored = read_query(pairs, QUERY, lenient=lenient)
         model = await replica.models.obtain(query.get("model"), query.get("language"))
-        rate = model.config.sample_rate
-        grammar, finals = query.get("grammar", ""), finals_of(query.get("finals", ""))
-        model.check_grammar(grammar)
-        model.check_finals(finals, {"grammar": grammar})
-        redact = redaction(pairs) | redaction_of(socket)
-        options = SessionOptions(rate, partials=True, grammar=grammar, finals=finals, redact=redact)
-        session = model.session(options, replica.limits)
+        rate, finals = model.config.sample_rate, finals_of(query.get("finals", ""))
+        options = SessionOptions(
+            partials=True, grammar=query.get("grammar", ""), finals=finals, redact=redaction(pairs)
+        )
+        request = await replica.accept(socket, model, Request(form=AudioForm(Encoding.LINEAR16, rate), options=options))
+        session = model.session(request, replica.limits)
         stream = AdapterConnection(
             socket,
             session,
             VoskAdapter(rate, rate=_rate(query), lenient=lenient),
             replica.connection_context(replica.settings.quiet_timeout_s),
             protocol="vosk",
-            encoding=Encoding.LINEAR16,
+            encoding=request.form.encoding,
             request_id=request_id,
         )
         return Admitted(model, stream, session, headers=ignored_header(ignored))

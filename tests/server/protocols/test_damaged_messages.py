@@ -25,7 +25,6 @@ from server.protocols.deepgram.messages import control_text, parse_frame
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.flux.adapter import FluxAdapter
-from server.protocols.flux.endpoint import _session_options
 from server.protocols.flux.query import parse_query as parse_flux_query
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
@@ -67,7 +66,7 @@ ENDS = {
 
 def flux() -> tuple[Adapter, SessionOptions]:
     request = parse_flux_query([("model", "flux-general-en"), *RAW.items()])
-    return FluxAdapter(request, "id", delay_s=0.32), _session_options(request, RATE, frozenset())
+    return FluxAdapter(request, "id", delay_s=0.32), request.options
 
 
 def realtime() -> tuple[Adapter, SessionOptions]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -105,11 +106,12 @@ def test_a_list_in_one_value_is_not_a_key_term(value: str) -> None:
     with pytest.raises(BadParameter, match=r"^keyterm: .* is a list; send the parameter once for each term"):
         query(f"{RAW}&{urlencode({'keyterm': value})}")
     with pytest.raises(BadParameter, match=r"^keyterm: "):
-        _ = flux_query([*FLUX, ("keyterm", value)]).keyterms
+        flux_query([*FLUX, ("keyterm", value)]).with_keyterms()
 
 
 def test_the_plural_of_keyterm_is_keyterm() -> None:
-    assert query(f"{RAW}&keyterms=porch&keyterms[]=lamp&keyterm=oak").keyterms.phrases == ("porch", "lamp", "oak")
+    options = query(f"{RAW}&keyterms=porch&keyterms[]=lamp&keyterm=oak").options
+    assert options.keyterms.phrases == ("porch", "lamp", "oak")
     assert flux_query([*FLUX, ("keyterms", "porch"), ("Keyterm", "lamp")]).phrases == ("porch", "lamp")
 
 
@@ -158,14 +160,14 @@ def test_ignored_and_unknown_parameters_are_listed() -> None:
 def test_a_name_counts_in_any_case_and_with_the_suffix_of_a_list(name: str) -> None:
     for spelled in (name, name.upper(), name.title()):
         for given, field, value in (
-            ("punctuate=true", "punctuated_words", True),
-            ("redact=ssn", "redact", {Redaction.SSN}),
-            ("channels=2", "channels", 2),
+            ("punctuate=true", "style.punctuate", True),
+            ("redact=ssn", "options.redact", {Redaction.SSN}),
+            ("channels=2", "form.channels", 2),
         ):
             plain, _, text = given.partition("=")
             request = query(f"{RAW}&{spelled.format(plain)}={text}")
-            assert (getattr(request, field), request.ignored) == (value, ())
-            assert getattr(query(RAW), field) != value
+            assert (attrgetter(field)(request), request.ignored) == (value, ())
+            assert attrgetter(field)(query(RAW)) != value
         assert flux_query([*FLUX, (spelled.format("keyterm"), "porch")]).phrases == ("porch",)
         assert redaction([(spelled.format("redact"), "ssn")]) == {Redaction.SSN}, "as at /v2/listen"
         fields = in_plain_names(

@@ -39,8 +39,7 @@ class Bench:
     def __init__(self, **query: str) -> None:
         self.transport, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics(max_batch=8, max_streams=8)
         request = parse_query({**QUERY, **query}.items(), 1)
-        options = request.live_options(CONFIG.sample_rate)
-        self.session = Session(options, CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
+        self.session = Session(request.options, CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
         scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
         self.stream = DeepgramStream(
             WebSocket(scope, None, None),  # type: ignore[arg-type]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.audio.pcm import PCM
-from server.protocols.flux.adapter import FluxAdapter, scored_end
+from server.protocols.flux.adapter import FluxAdapter
 from server.protocols.flux.query import parse_query
-from server.recognition.session_options import Limits, SessionOptions
+from server.recognition.session_options import Limits
 from server.recognition.steps import StepTag
 from server.streaming.short_messages import ShortMessages, is_audio
 from tests.server.streaming.test_connection import MAX_BACKLOG_S, Bench
@@ -66,14 +67,7 @@ class FluxBench(ConnectionBench):
         form = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"} | query
         request = parse_query(tuple(form.items()))
         adapter = FluxAdapter(request, "id", delay_s=CONFIG.delay_frames * CONFIG.frame_s)
-        options = SessionOptions(
-            request.form.decoded_rate(CONFIG.sample_rate),
-            partials=True,
-            every_step=True,
-            speech_events=True,
-            endpointing_ms=0.0,
-            scored_end=scored_end(request.rules),
-        )
+        options = replace(request.options, fork_after_s=None, forks=False)
         super().__init__(Limits(max_backlog_s=MAX_BACKLOG_S), adapter=adapter, options=options, form=request.form)
         self.pushed: list[tuple[bytes, int, str]] = []
 

@@ -209,6 +209,7 @@ class ForkedStreams:
             partials=True,
             every_step=True,
             fork_after_s=NEVER_S if stream.places else None,
+            forks=bool(stream.places),
         )
         session = Session(options, self._model.config, self._decoder, Limits(max_backlog_s=NEVER_S))
         if stream.places:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.websockets import WebSocket
@@ -76,20 +77,21 @@ class ConnectionBench:
         request = parse_query(query.items(), MAX_CHANNELS)
         rate = CONFIG.sample_rate
         self._decoder = spelling_decoder()
-        self.session = Session(options or request.live_options(rate), CONFIG, self._decoder, limits)
+        options = options or replace(request.options, sample_rate=request.options.sample_rate or rate)
+        self.session = Session(options, CONFIG, self._decoder, limits)
         channels = len(self.session.channels)
         scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
         live_limits = live_limits or LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s)
         context = ConnectionContext(live_limits, self.metrics, self.clock, InstantPool())
         socket: Any = WebSocket(scope, None, None)  # type: ignore[arg-type]
         projector = Projector(request, channels, "id", "now", CARD)
-        decoder = open_decoder(request.form, rate, multichannel=request.multichannel)
+        decoder = open_decoder(request.form, rate, multichannel=request.options.multichannel)
         self.stream: Connection
         if adapter is not None:
             kind: Any = {"protocol": "vosk", "encoding": Encoding.LINEAR16, "request_id": "id"}
             kind["decoder"] = None if form is None else open_decoder(form, rate)
             self.stream = AdapterConnection(socket, self.session, adapter, context, **kind)
-        elif request.resumable:
+        elif request.options.resumable:
             coordinator = LocalCoordinator(Settings(), self.clock, wall_clock=self.clock)
             setup = ("spelling",)
             tickets = TicketService([], ttl_s=60.0, setup=lambda: setup, clock=self.clock, use=coordinator)

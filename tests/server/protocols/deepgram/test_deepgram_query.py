@@ -73,7 +73,7 @@ PIPECAT = (
 )
 def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tuple[str, ...]) -> None:
     request = query(text)
-    assert request.live_options(MODEL_RATE) == options
+    assert request.options == options
     assert request.ignored == ignored
 
 
@@ -115,18 +115,6 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
 def test_an_invalid_value_is_refused_with_the_name_of_its_parameter(text: str, named: str) -> None:
     with pytest.raises(BadParameter, match=re.escape(named + ": ")):
         query(text)
-
-
-def test_resumable_requires_an_encoding_that_can_be_split_anywhere() -> None:
-    assert not query(RAW).resumable
-    for encoding in ("linear16", "linear32", "mulaw", "alaw"):
-        request = query(f"encoding={encoding}&sample_rate=16000&resumable=true")
-        request.live_options(MODEL_RATE)
-        assert request.resumable
-        assert request.ignored == ()
-    for other in ("", "encoding=flac&", "encoding=opus&sample_rate=48000&", "encoding=ogg-opus&"):
-        with pytest.raises(BadParameter, match=r"^resumable: "):
-            query(other + "resumable=true").live_options(MODEL_RATE)
 
 
 def test_tags_are_cut_in_length_and_number_and_stripped_of_line_breaks() -> None:
@@ -173,8 +161,8 @@ def test_key_terms_are_ignored_if_the_decoder_does_not_support_them() -> None:
 
 def test_an_upload_needs_no_rate_and_has_no_endpoints_unless_requested() -> None:
     request = query("model=nova-3", default_endpointing=False)
-    assert (request.form, request.endpointing_ms) == (AudioForm(Encoding.CONTAINER, None), None)
-    assert query("endpointing=500", default_endpointing=False).endpointing_ms == 500
+    assert (request.form, request.options.endpointing_ms) == (AudioForm(Encoding.CONTAINER, None), None)
+    assert query("endpointing=500", default_endpointing=False).options.endpointing_ms == 500
 
 
 @pytest.mark.parametrize(
@@ -216,10 +204,8 @@ def test_an_invalid_text_frame_is_refused(text: str) -> None:
 
 
 def test_smart_endpointing_is_a_score_and_not_a_time() -> None:
-    options = query(f"{RAW}&endpointing=smart").live_options(16_000)
+    options = query(f"{RAW}&endpointing=smart").options
     assert (options.endpointing_ms, options.scored_end) == (0.0, SMART_END)
-    assert query(f"{RAW}&endpointing=300").live_options(16_000).scored_end is None
-    with pytest.raises(BadParameter, match="endpointing: smart cannot be combined with resumable"):
-        query(f"{RAW}&endpointing=smart&resumable=true").live_options(16_000)
+    assert query(f"{RAW}&endpointing=300").options.scored_end is None
     with pytest.raises(BadParameter, match="endpointing: smart is for live streams"):
         query(f"{RAW}&endpointing=smart", live=False)

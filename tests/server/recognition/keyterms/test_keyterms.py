@@ -56,9 +56,8 @@ def query(text: str, *, supports_keyterms: bool = True) -> ListenRequest:
 )
 def test_every_key_term_of_a_query_counts(text: str, phrases: tuple[str, ...], keywords: tuple[object, ...]) -> None:
     request = query(f"{RAW}&{text}")
-    assert (request.keyterms.phrases, request.keyterms.keywords) == (phrases, keywords)
-    assert request.live_options(16_000).keyterms == request.keyterms
-    assert bool(request.keyterms.bias) == bool(phrases or keywords)
+    assert (request.options.keyterms.phrases, request.options.keyterms.keywords) == (phrases, keywords)
+    assert bool(request.options.keyterms.bias) == bool(phrases or keywords)
     assert request.ignored == ()
 
 
@@ -86,7 +85,7 @@ def test_too_many_key_terms_boosts_that_are_no_numbers_and_terms_that_cannot_be_
 
 def test_a_decoder_without_a_bias_ignores_key_terms_and_says_so() -> None:
     request = query(f"{RAW}&keyterm=foo&keywords=snow:much", supports_keyterms=False)
-    assert request.keyterms == NO_KEYTERMS
+    assert request.options.keyterms == NO_KEYTERMS
     assert request.ignored == ("keyterm", "keywords")
 
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -141,8 +140,3 @@ def test_a_stream_of_one_channel_has_no_order_to_keep() -> None:
     order.send(np.concatenate([spell("hello"), silence(1.0)]))
     order.answer()
     assert said(order) == [(0, "hello", False)]
-
-
-def test_resumable_streams_are_refused_earlier() -> None:
-    with pytest.raises(AssertionError):
-        bench(resumable=True)
