@@ -209,10 +209,6 @@ def test_key_terms_cannot_change(server: LiveServer) -> None:
     assert answer["description"] == "keyterms: cannot be changed in a stream with receipts"
     assert context["type"] == "ContextFailure"
     assert context["description"] == "text: not possible in a stream with receipts"
-    assert (
-        refusal(server, receipt="true", rewind="5")
-        == "rewind: cannot be combined with receipt; leave one of the two out"
-    )
 
 
 # Resumed streams

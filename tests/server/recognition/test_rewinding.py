@@ -141,14 +141,6 @@ def test_rewind_without_the_parameter_is_refused(live_server: Start) -> None:
     assert answer["description"].startswith("rewind: ")
 
 
-@pytest.mark.parametrize("other", [{"resumable": "true"}, {"redact": "pci"}])
-def test_what_excludes_rewind_is_refused_by_name(live_server: Start, other: dict[str, str]) -> None:
-    with pytest.raises(InvalidStatus) as refused, live_server(decoder=beam()).listen(rewind=5, **other):
-        pass
-    assert refused.value.response.status_code == 400
-    assert refused.value.response.headers["dg-error"].startswith(f"rewind: cannot be combined with {next(iter(other))}")
-
-
 def test_a_key_whose_streams_are_redacted_has_no_rewind(live_server: Start, tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{hashlib.sha256(b'calls').hexdigest()} calls redact=pci\n")

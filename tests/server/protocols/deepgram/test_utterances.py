@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-from websockets.exceptions import InvalidStatus
 
 from server.protocols.deepgram.utterances import utterances
 from server.text.formatting import FormattedWord
@@ -88,12 +86,6 @@ def test_live_finals_come_in_the_order_in_which_they_were_said(live_server: Star
     with server.listen(**STEREO) as client:
         client.send(TALK)
         assert {overlap for _, _, overlap in finals(client.finish())} == {None}
-
-
-def test_the_order_cannot_be_kept_over_connections(live_server: Start) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        live_server().listen(utterances="true", resumable="true", **STEREO)
-    assert b"utterances: cannot be combined with resumable" in refused.value.response.body
 
 
 def test_the_deepgram_sdk_reads_the_utterances_of_a_recording(live_server: Start) -> None:
