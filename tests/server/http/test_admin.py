@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from server.cli import app
 from server.http.admin import INDIRECT_HEADERS, is_direct
-from server.settings import Settings
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
 
@@ -72,25 +71,6 @@ def test_without_admin_keys_requests_of_proxies_and_pages_are_refused(live_serve
             assert http.post("/admin/drain", headers=headers).status_code == 403
             assert http.get("/admin/drain", headers=headers).status_code == 403
         assert http.get("/readyz").status_code == 200
-
-
-def test_without_admin_keys_access_is_refused_unless_the_machine_is_trusted(live_server: Start) -> None:
-    server = live_server(admin_local=False)
-    with server.http as http:
-        for method, path in (("POST", "drain"), ("GET", "drain"), ("GET", "models"), ("POST", "models/x/unload")):
-            refused = http.request(method, f"/admin/{path}")
-            assert refused.status_code == 403
-            assert "TUTTI_ADMIN_KEYS" in refused.text
-        assert http.get("/readyz").status_code == 200
-    assert Settings().admin_local is False
-
-
-def test_a_parameter_that_no_admin_request_has_is_refused_by_name(live_server: Start) -> None:
-    server = live_server()
-    for path in ("drain?timeout_s=5", "models/x/unload?timeout_s=5"):
-        refused = server.http.post(f"/admin/{path}")
-        assert (refused.status_code, refused.text.partition(":")[0]) == (400, "timeout_s")
-    assert server.http.get("/readyz").status_code == 200
 
 
 @pytest.mark.parametrize(

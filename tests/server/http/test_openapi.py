@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import jsonschema
@@ -26,7 +26,6 @@ from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 
-Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"
 EXAMPLES = 25  # per operation
 CHECKS = [

@@ -53,8 +53,3 @@ def test_paths_beyond_the_table_are_not_found(client, path):
     answer = client.get(path, follow_redirects=False)
     assert answer.status_code in (307, 404)
     assert not re.search(r"import|root:|\[project\]", answer.text)
-
-
-def test_methods_that_write_are_refused(client):
-    assert client.post("/").status_code == 405
-    assert client.put("/web/app.js", content=b"x").status_code == 405

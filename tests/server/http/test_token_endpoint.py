@@ -52,28 +52,6 @@ def test_a_key_is_exchanged_for_a_token_of_the_requested_lifetime(live_server: S
         assert transcript(client.finish()) == "hi"
 
 
-@pytest.mark.parametrize(
-    "body", [b'{"ttl_seconds":0}', b'{"ttl_seconds":3601}', b'{"ttl_seconds":"9"}', b"[", b"[" * 4_000, b"\xff"]
-)
-def test_an_invalid_grant_request_is_refused(live_server: Start, body: bytes) -> None:
-    answer = live_server(api_keys=[KEY]).http.post("/v1/auth/grant", headers=HEADERS, content=body)
-    assert (answer.status_code, answer.json()["err_code"]) == (400, "INVALID_QUERY_PARAMETER")
-
-
-def test_an_unknown_field_of_a_grant_request_is_refused_by_name(live_server: Start) -> None:
-    server = live_server(api_keys=[KEY])
-    answer = server.http.post("/v1/auth/grant", headers=HEADERS, json={"TTL_seconds": 5})
-    assert answer.json()["err_msg"] == "TTL_seconds: unknown field; leave it out"
-    answer = server.http.post("/v1/auth/grant?ttl_seconds=5", headers=HEADERS)
-    assert answer.json()["err_msg"] == "ttl_seconds: not a parameter of this path; leave it out"
-
-
-def test_grants_need_a_key_and_long_bodies_are_refused(live_server: Start) -> None:
-    server = live_server(api_keys=[KEY])
-    assert server.http.post("/v1/auth/grant").status_code == 401
-    assert server.http.post("/v1/auth/grant", headers=HEADERS, content=bytes(9_999)).status_code == 413
-
-
 def test_a_token_is_accepted_as_bearer_in_header_and_subprotocol_only(live_server: Start) -> None:
     server = live_server(api_keys=[KEY])
     token = granted(server)

@@ -106,100 +106,12 @@ def deepgram(answer: httpx.Response) -> str:
     return str(body["err_msg"])
 
 
-def openai(answer: httpx.Response) -> str:
-    assert set(answer.json()) == {"error"}
-    error = answer.json()["error"]
-    assert (error["type"], error["param"]) == ("invalid_request_error", None)
-    assert error["code"] == {404: "unknown_url", 405: "method_not_supported"}[answer.status_code]
-    assert answer.headers["x-request-id"]
-    return str(error["message"])
-
-
-def inference(answer: httpx.Response) -> str:
-    assert set(answer.json()) == {"error"}
-    return str(answer.json()["error"])
-
-
-def text(answer: httpx.Response) -> str:
-    assert answer.headers["content-type"].startswith("text/plain")
-    return answer.text
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "message_of", "words"),
-    [
-        ("GET", "/nowhere", deepgram, "/docs lists"),
-        ("GET", "/\u00fc/%0a", deepgram, "/docs lists"),
-        ("POST", "/v1/speak?model=aura", deepgram, "no endpoint at this path; /docs lists them"),
-        ("GET", "/v2/listen", deepgram, "WebSocket"),
-        ("GET", "/v1/projects", deepgram, "/docs lists"),
-        ("GET", "/vosk", deepgram, "WebSocket"),
-        ("GET", "/v1/twilio", deepgram, "WebSocket"),
-        ("GET", "/v1/realtime", openai, "WebSocket"),
-        ("POST", "/v1/realtime/sessions", openai, "/docs lists"),
-        ("POST", "/v1/audio/translations", openai, "does not translate; it has /v1/audio/transcriptions"),
-        ("POST", "/v1/audio/speech", openai, "does not speak"),
-        ("POST", "/v1/chat/completions", openai, "/docs lists"),
-        ("POST", "/audio/transcriptions", openai, "/v1/audio/transcriptions"),
-        ("POST", "/v2/models/x/infer", inference, "/docs lists"),
-        ("GET", "/admin", text, "/docs lists"),
-    ],
-)
-def test_an_unknown_path_is_answered_in_the_format_of_its_interface(
-    server: LiveServer, method: str, path: str, message_of: Callable[[httpx.Response], str], words: str
-) -> None:
-    before = server.metric(REJECTED)
-    with server.http as http:
-        answer = http.request(method, path)
-    assert answer.status_code == 404
-    assert words in message_of(answer)
-    assert server.metric(REJECTED) == before + 1
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "message_of", "allow"),
-    [
-        ("GET", "/v1/listen", deepgram, "POST"),
-        ("PUT", "/v1/listen", deepgram, "POST"),
-        ("POST", "/v2/listen", deepgram, "GET"),
-        ("OPTIONS", "/vosk", deepgram, "GET"),
-        ("PUT", "/v1/twilio", deepgram, "GET"),
-        ("POST", "/v1/realtime", openai, "GET"),
-        ("GET", "/v1/auth/grant", deepgram, "POST"),
-        ("POST", "/v1/models", deepgram, "GET, HEAD"),
-        ("DELETE", "/v1/models/x", deepgram, "GET, HEAD"),
-        ("POST", "/healthz", deepgram, "GET, HEAD"),
-        ("DELETE", "/metrics", deepgram, "GET, HEAD"),
-        ("OPTIONS", "/readyz", deepgram, "GET, HEAD"),
-        ("POST", "/docs", deepgram, "GET, HEAD"),
-        ("POST", "/", deepgram, "GET, HEAD"),
-        ("GET", "/v1/audio/transcriptions", openai, "POST"),
-        ("POST", "/v2/health/live", inference, "GET, HEAD"),
-        ("DELETE", "/admin/drain", text, "GET, HEAD, POST"),
-        ("GET", "/admin/models/x/load", text, "POST"),
-    ],
-)
-def test_a_wrong_method_is_answered_in_that_format_with_the_allowed_ones(
-    server: LiveServer, method: str, path: str, message_of: Callable[[httpx.Response], str], allow: str
-) -> None:
-    with server.http as http:
-        answer = http.request(method, path)
-    assert (answer.status_code, answer.headers["allow"]) == (405, allow)
-    message = message_of(answer)
-    assert method in message
-    assert allow in message
-
-
 def test_every_path_answers_wrong_methods_with_the_allowed_ones(server: LiveServer) -> None:
     with server.http as http:
         for path in {route.path for route in server.app.routes if isinstance(route, Route | WebSocketRoute)}:
             for method in ("TRACE", "PATCH", "PROPFIND"):
                 answer = http.request(method, path)
                 assert (answer.status_code, bool(answer.headers["allow"])) == (405, True), (method, path)
-
-
-def test_a_plain_get_of_a_live_endpoint_says_that_it_needs_a_handshake(server: LiveServer) -> None:
-    assert "WebSocket" in deepgram(server.http.get("/v1/listen"))
 
 
 def test_the_vosk_port_answers_http_in_the_format_of_other_errors(live_server: Start) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.errors import BadParameter
-from server.protocols.openai.form import MAX_FIELD_BYTES, MAX_FIELDS, parse_form
+from server.protocols.openai.form import parse_form
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 from tests.support.servers.uploaded import encoded, said
@@ -35,41 +34,6 @@ DISPOSITIONS = [
 @pytest.mark.parametrize("disposition", DISPOSITIONS)
 def test_a_file_is_found_in_any_form_of_its_disposition(disposition: str) -> None:
     assert parse_form("multipart/form-data; boundary=x", form((disposition, WAV))).body == WAV
-
-
-@pytest.mark.parametrize(
-    ("parts", "field"),
-    [
-        ([], "file"),
-        ([('name="file"', b"")], "file"),
-        ([('name="file"', WAV), ('name="file"; filename="b"', WAV)], "file"),
-        ([('name="audio"; filename="b"', WAV)], "audio"),
-        ([('name="file"', WAV), ('name="prompt"', bytes(MAX_FIELD_BYTES + 1))], "prompt"),
-        ([('name="file"', WAV), *[('name="keywords"', b"x")] * (MAX_FIELDS + 1)], "keywords"),
-        ([('name="file"', WAV), ('name="response_format"', b"pdf")], "response_format"),
-        ([('name="file"', WAV), ('name="timestamp_granularities[]"', b"letter")], "timestamp_granularities"),
-    ],
-)
-def test_an_error_starts_with_its_field(parts: list[tuple[str, bytes]], field: str) -> None:
-    with pytest.raises(BadParameter, match=rf"^{field}: ") as caught:
-        parse_form("multipart/form-data; boundary=x", form(*parts))
-    assert len(str(caught.value)) < 300
-
-
-def test_errors_have_their_field_as_param(live_server: Start) -> None:
-    server = live_server(max_upload_bytes=400_000)
-
-    def refused(body: bytes, kind: str = "multipart/form-data; boundary=x") -> tuple[int, str | None]:
-        response = server.http.post("/v1/audio/transcriptions", content=body, headers={"Content-Type": kind})
-        error = response.json()["error"]
-        assert set(error) == {"message", "type", "param", "code"}
-        return response.status_code, error["param"]
-
-    assert refused(form(('name="file"', b"no audio at all"))) == (400, "file")
-    assert refused(form(('name="file"', bytes(400_001)))) == (413, "file")
-    assert refused(form(('name="file"', WAV))[:-9]) == (400, "body")
-    assert refused(b"", "application/json") == (400, "content-type")
-    server.wait_idle()
 
 
 def test_a_truncated_upload_gets_a_warning_in_every_format(live_server: Start) -> None:

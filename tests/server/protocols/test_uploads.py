@@ -70,30 +70,6 @@ def test_raw_samples_need_an_encoding_in_the_query(live_server: Start) -> None:
     assert server.http.post(path, content=b"").status_code == 400
 
 
-@pytest.mark.parametrize(
-    ("query", "body", "content_type", "status", "code"),
-    [
-        ("", b"no audio at all", "audio/wav", 400, "INVALID_AUDIO"),
-        ("", b"", "audio/wav", 400, "INVALID_AUDIO"),
-        ("", b'{"url":"http://169.254.169.254/"}', "application/json", 400, "INVALID_QUERY_PARAMETER"),
-        ("", b'{"url":"http://169.254.169.254/"}', "Application/JSON; charset=utf-8", 400, "INVALID_QUERY_PARAMETER"),
-        ("", b"--x", "multipart/form-data; boundary=x", 400, "INVALID_QUERY_PARAMETER"),
-        ("?encoding=opus&sample_rate=48000", b"RIFF", "audio/ogg", 400, "INVALID_QUERY_PARAMETER"),
-        ("?callback=http://x", b"RIFF", "audio/wav", 400, "INVALID_QUERY_PARAMETER"),
-        ("?encoding=opus", b"RIFF", "audio/wav", 400, "INVALID_QUERY_PARAMETER"),
-        ("", bytes(20_001), "audio/wav", 413, "PAYLOAD_TOO_LARGE"),
-    ],
-)
-def test_an_invalid_upload_is_refused(
-    live_server: Start, *, query: str, body: bytes, content_type: str, status: int, code: str
-) -> None:
-    server = live_server(max_upload_bytes=20_000)
-    response = server.http.post("/v1/listen" + query, content=body, headers={"Content-Type": content_type})
-    assert (response.status_code, response.json()["err_code"]) == (status, code)
-    assert response.json()["request_id"] == response.headers["dg-request-id"]
-    server.wait_idle()
-
-
 @pytest.mark.parametrize(("kind", "kept"), [("ogg", 60), ("webm", 440)])
 def test_an_upload_that_ends_before_its_audio_is_refused(live_server: Start, kind: str, kept: int) -> None:
     server = live_server()

@@ -153,31 +153,3 @@ def test_key_terms_of_the_deepgram_sdk_are_used(server: LiveServer) -> None:
         reader.join(timeout=20)
     assert [text for text in texts if text] == ["the kite flew", "the qite flew"]
     assert kinds.count("ConfigureSuccess") == 1
-
-
-WRONG = (
-    '{"type":"Configure","keyterms":"x"}',
-    '{"type":"Configure","keyterms":[1]}',
-    '{"type":"Configure","keyterms":[["x"]]}',
-    '{"type":"Configure","foo":1}',
-    '{"type":"Configure","channel":0,"keyterms":["x"]}',
-    '{"type":"Configure","features":[]}',
-    '{"type":"Configure","features":{"diarize":true}}',
-    '{"keyterms":{"a":1},"type":"Configure"}',
-    '{"type":"Configure","keyterms":["' + "a" * 40_000 + '"]}',
-)
-
-
-def test_every_configure_gets_exactly_one_answer(live_server: Callable[..., LiveServer]) -> None:
-    with live_server().listen() as client:
-        for message in (*WRONG, '{"type":"Configure"}', '{"type":"Configure","keyterms":["x"]', WRONG[0].encode()):
-            client.socket.send(message)
-        frames = client.finish()
-    answers = frames[:-2]  # and the last final, and Metadata
-    kinds = [frame["type"] for frame in answers]
-    damaged = kinds.index("Error")
-    del kinds[damaged]
-    assert kinds == ["ConfigureFailure"] * len(WRONG) + ["ConfigureSuccess", "ConfigureFailure"]
-    assert answers[damaged]["variant"] == "SchemaError"
-    named = ("keyterms: ", "keyterms: ", "keyterms: ", "foo: ", "channel: ", "features: ", "diarize: ", "keyterms: ")
-    assert all(each["description"].startswith(name) for each, name in zip(answers, named, strict=False))
