@@ -17,7 +17,7 @@ END_TO_END = (
     "tests/server/protocols/test_live_formats.py",
     "tests/server/protocols/openai/test_openai_server.py",
     "tests/server/protocols/twilio/test_twilio.py",
-    "tests/server/protocols/vosk/test_vosk_server.py",
+    "tests/server/protocols/test_wire.py",
 )
 pytestmark = pytest.mark.timeout(400)
 

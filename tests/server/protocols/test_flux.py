@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from model.turn_ends.score import score_of
@@ -59,29 +59,6 @@ def test_silence_ends_turns_and_close_stream_ends_the_open_one(live_server: Star
     assert turns[0]["event"] == "StartOfTurn"
     server.wait_idle()
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="flux"}') == 1
-
-
-def test_turn_events_do_not_depend_on_how_the_audio_is_split(live_server: Start) -> None:
-    server = live_server()
-    audio = b"".join(part.tobytes() for part in (voiced("one"), silence(1.5), voiced("two"), silence(1.5)))
-    whole, split = [
-        [
-            {name: value for name, value in turn.items() if name != "request_id"}
-            for turn in check_flux(
-                converse(server, *(audio[i : i + n] for i in range(0, len(audio), n)), CLOSE, query=q)
-            )
-        ]
-        for n, q in ((len(audio), "&eager_eot_threshold=0.5"), (1_602, "&eager_eot_threshold=0.5"))
-    ]
-    assert whole == split
-
-
-def test_an_early_end_precedes_the_end_with_the_same_text(live_server: Start) -> None:
-    audio = [spell("hello").tobytes(), silence(2).tobytes()]
-    turns = check_flux(converse(live_server(), *audio, CLOSE, query="&eager_eot_threshold=0.4"))
-    events = [turn["event"] for turn in turns]
-    assert events.index("EagerEndOfTurn") < events.index("EndOfTurn")
-    assert events.count("EndOfTurn") == 1
 
 
 def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_stream_has_them(
@@ -227,80 +204,10 @@ def test_a_configure_changes_the_turns_of_the_audio_after_it(live_server: Start)
     assert ends(at_once) == ends(later) == [("One.", "model"), ("Two.", "timeout")]
 
 
-@pytest.mark.parametrize("message", ['{"type":"KeepAlive"}', '{"type":"Finalize"}', '{"type":"x"}', "[]", "{", "1"])
-def test_another_message_gets_an_error_and_a_close(live_server: Start, message: str) -> None:
-    with dial(live_server()) as socket:
-        socket.send(message)
-        received = list(messages(socket))
-        assert socket.close_code == 1008
-    assert received[-1]["type"] == "Error"
-    assert received[-1]["code"] == "UNPARSABLE_CLIENT_MESSAGE"
-    check_flux(received)
-
-
-def test_a_drain_ends_the_turn_and_closes_with_1012_without_an_error(live_server: Start) -> None:
-    server = live_server(drain_timeout_s=0)
-    with dial(server) as socket:
-        socket.send(spell("hello").tobytes())
-        first = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(2)]
-        server.http.post("/admin/drain")
-        received = [*first, *messages(socket)]
-        assert socket.close_code == 1012
-    assert len(ends(check_flux(received))) == 1
-    assert {message["type"] for message in received} == {"Connected", "TurnInfo"}
-
-
-@pytest.mark.parametrize(
-    ("name", "query"),
-    [
-        ("model", "model=nova-3&encoding=linear16&sample_rate=16000"),
-        ("model", "encoding=linear16&sample_rate=16000"),
-        ("encoding", "model=flux-general-en&encoding=speex"),
-        ("sample_rate", "model=flux-general-en&encoding=opus"),
-        ("sample_rate", "model=flux-general-en&encoding=linear16"),
-        ("eot_threshold", FORM + "&eot_threshold=0.4"),
-        ("eot_threshold", FORM + "&eot_threshold=nan"),
-        ("eager_eot_threshold", FORM + "&eager_eot_threshold=0.8"),
-        ("eot_timeout_ms", FORM + "&eot_timeout_ms=60001"),
-        ("redact", FORM + "&redact=name"),
-        ("profanity_filter", FORM + "&profanity_filter=true"),
-        ("language_hint", FORM + "&language_hint=es"),
-        ("language_hint", FORM + "&language_hint="),
-        ("smart_format", FORM + "&smart_format=true"),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(live_server: Start, name: str, query: str) -> None:
-    server = live_server()
-    with pytest.raises(InvalidStatus) as refused:
-        connect(f"ws://{server.host}/v2/listen?{query}", compression=None, open_timeout=WAIT_S)
-    assert refused.value.response.status_code == 400
-    assert refused.value.response.headers["dg-error"].startswith(f"{name}: ")
-
-
 def test_parameters_that_change_no_text_are_accepted(live_server: Start) -> None:
     with dial(live_server(), "&mip_opt_out=true&tag=a&tag=b&profanity_filter=false&numerals=true") as socket:
         assert socket.response is not None
         assert json.loads(socket.recv(timeout=WAIT_S))["request_id"] == socket.response.headers["dg-request-id"]
-
-
-@pytest.mark.parametrize(
-    ("model", "hints", "said"),
-    [
-        ("flux-general-multi", [], "language_hint: missing; "),
-        ("flux-general-multi", ["de"], "language_hint: 'de' is not served here; "),
-        ("flux-general-multi", ["es", "en"], "language_hint: 'es, en' need several models (en, es); "),
-        ("es", ["en"], "language_hint: the model 'es' has es, not 'en'"),
-    ],
-)
-def test_a_language_that_cannot_be_chosen_is_refused(
-    live_server: Start, model: str, hints: list[str], said: str
-) -> None:
-    server, query = live_server(model=two_models()), "".join(f"&language_hint={hint}" for hint in hints)
-    url = f"ws://{server.host}/v2/listen?model={model}&encoding=linear16&sample_rate=16000{query}"
-    with pytest.raises(InvalidStatus) as refused:
-        connect(url, compression=None, open_timeout=WAIT_S)
-    assert refused.value.response.status_code == 400
-    assert refused.value.response.headers["dg-error"].startswith(said)
 
 
 def test_the_hint_chooses_the_language_that_events_have(live_server: Start) -> None:
@@ -317,29 +224,3 @@ def test_the_hint_chooses_the_language_that_events_have(live_server: Start) -> N
     assert found == {"en": "one", "es": "ome"}  # the model of Spanish recognizes "n" as "m"
     english = check_flux(converse(server, spell("one").tobytes(), CLOSE))
     assert not [turn for turn in english if "languages" in turn]  # as Deepgram's English model
-
-
-def test_one_language_of_the_multilingual_model_is_served_if_a_model_has_it(live_server: Start) -> None:
-    url = f"ws://{live_server().host}/v2/listen?{MULTILINGUAL}&language_hint=en"
-    with connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S) as socket:
-        socket.send(spell("one").tobytes())
-        socket.send(CLOSE)
-        assert {tuple(turn["languages"]) for turn in check_flux(list(messages(socket)))} == {("en",)}
-
-
-@pytest.mark.parametrize(
-    ("query", "ignored"),
-    [
-        (FORM + "&profanity_filter=true&smart_format=true&diarize=false", "profanity_filter,smart_format"),
-        (MULTILINGUAL, "model"),
-    ],
-)
-def test_a_lenient_server_names_what_it_ignores(live_server: Start, query: str, ignored: str) -> None:
-    url = f"ws://{live_server(lenient_features=True).host}/v2/listen?"
-    with connect(url + query, compression=None, open_timeout=WAIT_S) as socket:
-        assert socket.response is not None
-        assert socket.response.headers["x-ignored-params"] == ignored
-    for name in ("redact_pii", "Redact_x", "callback"):
-        with pytest.raises(InvalidStatus) as refused:
-            connect(f"{url}{query}&{name}=false", compression=None, open_timeout=WAIT_S)
-        assert refused.value.response.headers["dg-error"].startswith(f"{name}: ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,12 @@ import pytest
 from server.errors import SettingsError
 from server.protocols.deepgram.receipts import WRITTEN_FORMS
 from server.text.own_forms import read_own_forms
-from tests.server.protocols.test_redaction_server import dial, say, words_of
+from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.receipted import record, recorded, with_keys
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
 
-Start = Callable[..., LiveServer]
 TEXT = "we use tutti a s r and two lines"
 SPEECH = np.concatenate([spell(TEXT), silence(1.0)])
 
@@ -75,9 +74,10 @@ def test_high_stability_shows_no_part_of_a_phrase(server: LiveServer) -> None:
 
 @pytest.mark.parametrize("kind", ["listen", "twilio", "flux"])
 def test_every_protocol_that_formats_text_has_them(server: LiveServer, kind: str) -> None:
-    query = {"smart_format": "true"} if kind == "twilio" else {}
-    with dial(server, kind, **query) as socket:
-        assert "Tutti ASR" in words_of(say(socket, kind, TEXT))
+    with WireStream(server, kind, **({} if kind == "flux" else {"smart_format": "true"})) as stream:
+        stream.say(TEXT)
+        stream.finish()
+    assert "Tutti ASR" in " ".join(stream.texts())
 
 
 def test_uploads_have_them(server: LiveServer) -> None:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
 
 from server.access.keys import parse_keys
 from server.cli import app
 from server.errors import SettingsError
 from server.text.redaction_kinds import Redaction
-from tests.server.protocols.twilio.test_twilio import CONNECTED, STOP, media, mulaw, start
-from tests.support.clients.realtime_client import speak, until_transcript, update
-from tests.support.servers.fakes import WAIT_S
+from tests.support.protocols.wire_stream import WireStream, texts_in
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.spelling_hanzi import hanzi_model, letters
@@ -34,103 +29,116 @@ from tutti_asr_client import Results, open_stream
 
 Start = Callable[..., LiveServer]
 CARD = "four five three nine one four eight eight zero three four three six four six seven"
+SOCKETS = ("listen", "twilio", "openai", "vosk", "flux")
 TEXT = f"my card is {CARD} thanks"
 SPOKEN = re.compile(r"\b(zero|one|two|three|four|five|six|seven|eight|nine)\b|\b[0-9]{3,}\b(?!-)")
-PIECE = 3_200
-SOCKETS = {
-    "listen": "/v1/listen",
-    "twilio": "/v1/twilio",
-    "realtime": "/v1/realtime",
-    "vosk": "/vosk",
-    "flux": "/v2/listen",
-}
-FORM = {
-    "listen": {"encoding": "linear16", "sample_rate": "16000", "interim_results": "true", "smart_format": "true"},
-    "twilio": {"reply": "true", "interim_results": "true"},
-    "realtime": {"intent": "transcription"},
-    "vosk": {"sample_rate": "16000"},
-    "flux": {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"},
-}
 
 
-def dial(server: LiveServer, kind: str, *, key: str = "", **query: Any) -> ClientConnection:
-    url = f"ws://{server.host}{SOCKETS[kind]}?{urlencode(FORM[kind] | query, doseq=True)}"
-    headers = {"Authorization": f"Token {key}"} if key else {}
-    return connect(
-        url, additional_headers=headers, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S, max_size=None
-    )
+def said(server: LiveServer, protocol: str, text: str = TEXT, key: str = "", **query: Any) -> list[dict[str, Any]]:
+    """Say a text; return all messages of the server."""
+    interims = {"interim_results": "true", "smart_format": "true"} if protocol in ("listen", "twilio") else {}
+    with WireStream(server, protocol, key, **(interims | query)) as stream:
+        if protocol == "twilio":
+            stream.send({"event": "dtmf", "dtmf": {"track": "inbound_track", "digit": "5"}})
+        stream.say(text, 1.0)
+        stream.finish()
+    return stream.frames
 
 
-def everything(socket: ClientConnection) -> list[str]:
-    """Return all messages until the server closes."""
-    received: list[str] = []
-    try:
-        while True:
-            received.append(str(socket.recv(timeout=WAIT_S)))
-    except ConnectionClosed:
-        return received
+def words(messages: Any) -> str:
+    """Return every text in a field for recognized words, of finals and interims."""
+    return " | ".join(texts_in(messages))
 
 
-def say(socket: ClientConnection, kind: str, text: str) -> list[str]:
-    """Say a text of letters, end the stream; return all messages of the server."""
-    speech = np.concatenate([spell(text), silence(1.0)])
-    if kind == "realtime":
-        update(socket, turn_detection=None)
-        speak(socket, text)
-        return [json.dumps(event, ensure_ascii=False) for event in until_transcript(socket)]
-    if kind == "twilio":
-        data = mulaw(np.concatenate([spell(text, 8_000), silence(1.0, 8_000)]))
-        digit = '{"event":"dtmf","dtmf":{"track":"inbound_track","digit":"5"}}'
-        frames = [CONNECTED, start(), digit, *(media(data[at : at + 800]) for at in range(0, len(data), 800)), STOP]
-        for frame in frames:
-            socket.send(frame)
-        return everything(socket)
-    pcm = speech.tobytes()
-    received: list[str] = []
-    for at in range(0, len(pcm), PIECE):
-        socket.send(pcm[at : at + PIECE])
-        received += [str(socket.recv(timeout=WAIT_S))] if kind == "vosk" else []
-    socket.send('{"eof":1}' if kind == "vosk" else '{"type":"CloseStream"}')
-    return received + everything(socket)
-
-
-def words_of(messages: list[str]) -> str:
-    """Return the values of messages that hold text."""
-    return " | ".join(
-        re.findall(r'"(?:transcript|word|punctuated_word|text|partial|delta|digit)":\s?"([^"]*)"', " ".join(messages))
-    )
-
-
-@pytest.mark.parametrize("kind", SOCKETS)
-def test_no_digit_of_a_card_is_in_any_message_of_a_stream(live_server: Start, kind: str) -> None:
+@pytest.mark.parametrize("protocol", SOCKETS)
+def test_no_digit_of_a_card_is_in_any_message_of_a_stream(live_server: Start, protocol: str) -> None:
     server = live_server()
-    with dial(server, kind) as socket:
-        assert SPOKEN.search(words_of(say(socket, kind, TEXT)))
-    with dial(server, kind, redact=["pci", "ssn"]) as socket:
-        messages = say(socket, kind, TEXT)
-    texts = words_of(messages)
-    assert '"dtmf"' not in " ".join(messages), "keys that the caller presses"
-    assert "[CREDIT_CARD_1]" in texts
-    assert not SPOKEN.search(texts.replace("[CREDIT_CARD_1]", "").replace("[NUMBER_1]", "")), texts
+    assert SPOKEN.search(words(said(server, protocol)))
+    messages = said(server, protocol, redact=["pci", "ssn"])
+    assert "dtmf" not in [message.get("event") for message in messages], "keys that the caller presses"
+    assert "[CREDIT_CARD_1]" in words(messages)
+    assert not SPOKEN.search(words(messages).replace("[CREDIT_CARD_1]", "").replace("[NUMBER_1]", ""))
     server.wait_idle()
 
 
 def test_reports_of_steps_count_no_masked_word(live_server: Start) -> None:
-    server = live_server()
-    with dial(server, "listen", redact="pci", step_results="true", latency="true", stable_words="true") as socket:
-        messages = say(socket, "listen", TEXT)
-    assert not SPOKEN.search(words_of(messages))
-    results = [json.loads(message) for message in messages if '"Results"' in message]
-    assert all("latency" in result["tutti"] for result in results if not result["is_final"])
-    for result in results:
-        words = [word["word"] for word in result["channel"]["alternatives"][0]["words"]]
-        masked = [at for at, word in enumerate(words) if word[0] == "["]
+    reports = {"step_results": "true", "latency": "true", "stable_words": "true"}
+    messages = said(live_server(), "listen", redact="pci", **reports)
+    assert not SPOKEN.search(words(messages))
+    for result in (message for message in messages if message["type"] == "Results"):
+        texts = [word["word"] for word in result["channel"]["alternatives"][0]["words"]]
+        masked = [at for at, text in enumerate(texts) if text[0] == "["]
+        assert result["is_final"] or "latency" in result["tutti"]
         assert result["is_final"] or not masked or result["tutti"]["stable_words"] <= masked[0]
 
 
-def post(server: LiveServer, path: str, key: str = "", text: str = TEXT, **fields: Any) -> httpx.Response:
+@pytest.mark.parametrize("protocol", [protocol for protocol in SOCKETS if protocol != "flux"])
+def test_no_digit_of_a_card_in_mandarin_is_in_any_message_of_a_stream(live_server: Start, protocol: str) -> None:
+    server = live_server(model=[hanzi_model()])
+    assert CHINESE_DIGIT.search(words(said(server, protocol, CHINESE)))
+    texts = words(said(server, protocol, CHINESE, redact=["pci", "ssn"]))
+    assert "我" in texts
+    assert "[CREDIT_CARD_1]" in texts
+    assert not CHINESE_DIGIT.search(texts), texts
+
+
+GROUPS = ("forty one eleven is how it begins my friend ", "twenty two thirty three is what comes after it")
+RECORDED = np.concatenate([part for group in GROUPS for part in (spell(group), silence(4.0))])
+UPLOADS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/listen", {"smart_format": "true"}),
+    ("/v1/listen", {"utterances": "true"}),
+    ("/v1/audio/transcriptions", {}),
+    ("/v1/audio/transcriptions", {"response_format": "srt"}),
+    ("/v1/audio/transcriptions", {"stream": "true"}),
+]
+
+
+@pytest.mark.parametrize(("path", "form"), UPLOADS)
+def test_no_digit_of_a_card_is_in_the_answer_to_an_upload(live_server: Start, path: str, form: dict[str, Any]) -> None:
+    """The first group of a number, too: the answer comes after the last word; a live stream has shown it by then."""
+    server, chinese = live_server(), live_server(model=[hanzi_model()])
+    for text, digits, one in (
+        (TEXT, r"\b(four|seven|nine|4 5|4539)\b", server),
+        (CHINESE, "6222|[零一二三四]", chinese),
+    ):
+        assert re.search(f"{digits}|4{{4}}|[0-9]{{4}}", post(one, path, text=text, **form).text)
+        answer = post(one, path, text=text, redact=["pci", "ssn"], **form)
+        assert answer.status_code == 200
+        assert "[CREDIT_CARD_1]" in answer.text
+        assert not re.search(digits, answer.text)
+    answer = post(server, path, audio=RECORDED, redact="pci", **form)
+    assert "is how it begins" in answer.text
+    assert not re.search(r"\b(forty|eleven|twenty|thirty|4111|4 111)\b", answer.text), answer.text
+
+
+def test_a_key_with_redact_masks_whatever_the_client_asks_for(live_server: Start, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{hashlib.sha256(b'calls').hexdigest()} calls redact=pci\n")
+    server = live_server(api_keys=["open"], api_keys_file=path)
+    for protocol in SOCKETS:
+        assert SPOKEN.search(words(said(server, protocol, key="open")))
+        texts = words(said(server, protocol, key="calls", redact="false"))
+        assert "[CREDIT_CARD_1]" in texts
+        assert "four" not in texts
+    for upload in ("/v1/listen", "/v1/audio/transcriptions"):
+        assert "[CREDIT_CARD_1]" in post(server, upload, key="calls", redact="false").text
+    with pytest.raises(InvalidStatus) as refused:
+        WireStream(server, "listen", "calls", resumable="true")
+    assert "redact: cannot be combined with resumable" in refused.value.response.body.decode()
+
+
+def test_a_session_with_redaction_does_not_switch_to_a_model_of_another_language(live_server: Start) -> None:
+    with WireStream(live_server(model=two_models()), "openai", redact="pci") as stream:
+        transcription = {"transcription": {"language": "es"}}
+        stream.send({"type": "session.update", "session": {"audio": {"input": transcription}}})
+        stream.until("redact: numbers are masked in English and Mandarin only")
+
+
+def post(
+    server: LiveServer, path: str, key: str = "", text: str = TEXT, audio: Any = None, **fields: Any
+) -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    body = encoded(np.concatenate([spell(text), silence(1.0)]), "WAV")
+    body = encoded(np.concatenate([spell(text), silence(1.0)]) if audio is None else audio, "WAV")
     if "listen" in path:
         return server.http.post(path, content=body, params=fields, headers=headers)
     return server.http.post(path, data=fields, files={"file": ("a.wav", body)}, headers=headers)
@@ -139,99 +147,6 @@ def post(server: LiveServer, path: str, key: str = "", text: str = TEXT, **field
 CHINESE_CARD = "六二二二零二一二零零零零零零零零零零五"
 CHINESE = letters(f"我的卡号是{CHINESE_CARD}谢谢")
 CHINESE_DIGIT = re.compile(r"[零一二三四五六七八九]|(?<![A-Z]_)[0-9]")
-
-
-@pytest.mark.parametrize("kind", [kind for kind in SOCKETS if kind != "flux"])
-def test_no_digit_of_a_card_in_mandarin_is_in_any_message_of_a_stream(live_server: Start, kind: str) -> None:
-    server = live_server(model=[hanzi_model()])
-    with dial(server, kind) as socket:
-        assert CHINESE_DIGIT.search(words_of(say(socket, kind, CHINESE)))
-    with dial(server, kind, redact=["pci", "ssn"]) as socket:
-        messages = say(socket, kind, CHINESE)
-    texts = words_of(messages)
-    assert "我" in texts
-    assert "[CREDIT_CARD_1]" in texts
-    assert not CHINESE_DIGIT.search(texts), texts
-    server.wait_idle()
-
-
-@pytest.mark.parametrize("path", ["/v1/listen", "/v1/audio/transcriptions"])
-def test_no_digit_of_a_card_in_mandarin_is_in_the_answer_to_an_upload(live_server: Start, path: str) -> None:
-    server = live_server(model=[hanzi_model()])
-    for form in ({"smart_format": "true"},) if "listen" in path else ({}, {"response_format": "srt"}):
-        plain = post(server, path, text=CHINESE, **form).text
-        answer = post(server, path, text=CHINESE, redact=["ssn", "pci"], **form)
-        assert answer.status_code == 200
-        assert "6222021200000000005" in plain or CHINESE_CARD in plain
-        assert "[CREDIT_CARD_1]" in answer.text
-        assert not re.search(r"6222|[零一二三四五六七八九]", answer.text)
-
-
-@pytest.mark.parametrize("path", ["/v1/listen", "/v1/audio/transcriptions"])
-def test_no_digit_of_a_card_is_in_the_answer_to_an_upload(live_server: Start, path: str) -> None:
-    server = live_server()
-    for form in ({}, {"response_format": "srt"}, {"stream": "true"}) if "audio" in path else ({},):
-        answer = post(server, path, redact=["pci", "numbers"], **form)
-        assert answer.status_code == 200
-        assert "[CREDIT_CARD_1]" in answer.text
-        assert not re.search(r"\b(four|seven|nine|4 5|4539)\b", answer.text)
-
-
-@pytest.mark.parametrize(("path", "form"), [("/v1/listen", {"utterances": "true"}), ("/v1/audio/transcriptions", {})])
-def test_the_first_group_of_a_number_is_masked_in_uploads(live_server: Start, path: str, form: dict[str, str]) -> None:
-    """The answer comes after the last word, so later groups mask the first one, which a live stream has shown."""
-    server = live_server()
-    groups = ["forty one eleven is how it begins my friend ", "twenty two thirty three is what comes after it"]
-    speech = np.concatenate([part for group in groups for part in (spell(group), silence(4.0))])
-    fields = form | {"redact": "pci"}
-    if "listen" in path:
-        answer = server.http.post(path, content=encoded(speech, "WAV"), params=fields)
-    else:
-        answer = server.http.post(path, data=fields, files={"file": ("a.wav", encoded(speech, "WAV"))})
-    texts = words_of([answer.text])
-    assert "is how it begins" in texts
-    assert not re.search(r"\b(forty|one|eleven|twenty|two|thirty|three)\b|[0-9]{2}", texts), texts
-
-
-def test_a_key_with_redact_masks_whatever_the_client_asks_for(live_server: Start, tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text(f"{hashlib.sha256(b'calls').hexdigest()} calls redact=pci\n")
-    server = live_server(api_keys=["open"], api_keys_file=path)
-    for kind in SOCKETS:
-        with dial(server, kind, key="open") as socket:
-            assert SPOKEN.search(words_of(say(socket, kind, TEXT)))
-        with dial(server, kind, key="calls", redact="false") as socket:
-            texts = words_of(say(socket, kind, TEXT))
-        assert "[CREDIT_CARD_1]" in texts
-        assert "four" not in texts
-    for upload in ("/v1/listen", "/v1/audio/transcriptions"):
-        assert "[CREDIT_CARD_1]" in post(server, upload, key="calls", redact="false").text
-    with pytest.raises(InvalidStatus) as refused:
-        dial(server, "listen", key="calls", resumable="true")
-    assert "redact: cannot be combined with resumable" in refused.value.response.body.decode()
-
-
-@pytest.mark.parametrize("kind", SOCKETS)
-@pytest.mark.parametrize("value", ["name", "pii", "pci,ssn"])
-def test_what_cannot_be_masked_is_refused_by_name(live_server: Start, kind: str, value: str) -> None:
-    for server in (live_server(), live_server(lenient_features=True)):
-        with pytest.raises(InvalidStatus) as refused:
-            dial(server, kind, redact=["pci", value])
-        assert refused.value.response.status_code == 400
-        assert f"redact: '{value}' is not supported" in refused.value.response.body.decode()
-
-
-def test_a_model_of_another_language_is_refused(live_server: Start) -> None:
-    server = live_server(model=two_models())
-    for kind in SOCKETS:
-        with pytest.raises(InvalidStatus) as refused:
-            dial(server, kind, redact="pci", **({"model": "es"} if kind == "flux" else {"language": "es"}))
-        assert "redact: numbers are masked in English and Mandarin only" in refused.value.response.body.decode()
-    assert post(server, "/v1/listen", redact="pci", language="es").status_code == 400
-    with dial(server, "realtime", redact="pci") as socket:
-        update(socket, transcription={"language": "es"})
-        messages = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(2)]
-    assert "redact: numbers are masked in English and Mandarin only" in messages[1]["error"]["message"]
 
 
 def test_a_keys_file_with_an_unknown_kind_is_refused() -> None:
@@ -256,12 +171,12 @@ def test_the_command_writes_keys_with_a_policy(tmp_path: Path) -> None:
 def test_the_client_library_asks_for_redaction(live_server: Start) -> None:
     server = live_server()
 
-    async def said() -> list[str]:
+    async def talk() -> list[str]:
         async with open_stream(f"ws://{server.host}", redact=["pci", "ssn"]) as stream:
             await stream.send(np.concatenate([spell(TEXT), silence(1.0)]))
             await stream.close_stream()
             return [message.text async for message in stream if isinstance(message, Results)]
 
-    texts = asyncio.run(said())
+    texts = asyncio.run(talk())
     assert "my card is [CREDIT_CARD_1] thanks" in texts
     assert not any(SPOKEN.search(text) for text in texts)

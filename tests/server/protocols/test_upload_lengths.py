@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from tests.support.servers.spelling import spell
 from tests.support.servers.uploaded import said
 from tutti_asr_client import sync
 
-Start = Callable[..., LiveServer]
 CONTAINERS = {
     "wav pcm16": ("WAV", "PCM_16"),
     "wav pcm8": ("WAV", "PCM_U8"),

@@ -19,7 +19,6 @@ from tests.support.servers.spelling import spell
 from tests.support.streams.websocket_bench import Bench
 
 Start = Callable[..., LiveServer]
-EMPTY_CONTINUATION = b"\x00\x80\0\0\0\0"
 
 
 def pongs(bench: Bench) -> list[bytes]:

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from server.models.selection import ModelNames
-from server.protocols.openai.messages import FIELDS, MAX_AUDIO_BYTES, MAX_EVENT_BYTES
+from server.protocols.openai.messages import MAX_AUDIO_BYTES, MAX_EVENT_BYTES
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.session_fields import SESSION, FieldKind, Tree
 from server.protocols.openai.settings import SessionSettings
@@ -72,22 +72,6 @@ def paths(tree: Tree = SESSION, path: str = "session") -> Iterator[tuple[str, Fi
 
 
 OBJECTS = ["session", *(path for path, kind in paths() if kind is None)]
-BETA = {
-    "input_audio_format": "g711_ulaw", "input_audio_transcription": {"model": "whisper-1"}, "modalities": ["text"],
-    "turn_detection": {"type": "server_vad", "silence_duration_ms": 300}, "instructions": "be brief", "voice": "alloy",
-    "input_audio_noise_reduction": {"type": "near_field"}, "redact": "pci", "diarize": True, "tools": [],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("lenient", [False, True])
-@pytest.mark.parametrize("name", BETA)
-def test_a_field_of_the_retired_beta_is_an_unknown_parameter(name: str, lenient: bool) -> None:
-    frame = update({"type": "transcription", name: BETA[name]}, lenient=lenient)
-    assert frame["type"] == "error"
-    assert frame["error"]["code"] == "unknown_parameter"
-    assert frame["error"]["param"] == f"session.{name}"
-    assert frame["error"]["message"] == f"Unknown parameter: 'session.{name}'."
-    assert frame["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("path", OBJECTS)
@@ -107,17 +91,6 @@ def test_every_unknown_field_of_an_update_is_named_and_nothing_changes() -> None
     assert not others
     (updated,), _ = send(talk, {"type": "session.update", "session": {}})
     assert updated["session"]["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
-
-
-@pytest.mark.parametrize("event", FIELDS)
-def test_an_unknown_field_of_an_event_is_named(event: str) -> None:
-    for name in ("unheard_of", *({"audio", "session"} - FIELDS[event])):
-        (error,), others = send(
-            adapter(), {"type": event, "audio": "AAAA", "session": {}, "unheard_of": 1} | {name: "x"}
-        )
-        assert error["error"]["code"] == "unknown_parameter"
-        assert error["error"]["param"] in {"unheard_of", "audio", "session"} - FIELDS[event]
-        assert not others
 
 
 UNSUPPORTED = {
@@ -168,15 +141,6 @@ def test_the_eagerness_of_semantic_vad_is_the_score_that_ends_a_turn() -> None:
     assert back == Endpoint(500.0)
 
 
-@pytest.mark.parametrize(
-    "turns", [{"type": "semantic_vad", "silence_duration_ms": 300}, {"type": "server_vad", "eagerness": "low"}]
-)
-def test_a_field_of_the_other_kind_of_turn_detection_is_refused(turns: dict[str, Any]) -> None:
-    error = update(of_input(turn_detection=turns))["error"]
-    assert error["param"].rpartition(".")[2] in turns
-    assert "cannot be combined" in error["message"]
-
-
 HARMLESS = {
     "session.audio.input.turn_detection.threshold": 0.4,
     "session.audio.input.turn_detection.prefix_padding_ms": 600,
@@ -193,56 +157,6 @@ def test_a_harmless_field_is_accepted_and_listed(path: str) -> None:
     assert set(HARMLESS) == {path for path, kind in paths() if kind is FieldKind.HARMLESS}
     assert update(nested(path, HARMLESS[path]))["session"]["ignored_params"] == [path]
     assert "ignored_params" not in update({})["session"]
-
-
-WRONG = [
-    ("session.audio.input.turn_detection.threshold", (-0.1, 1.5, "0.5", True, [])),
-    ("session.audio.input.turn_detection.prefix_padding_ms", (-1, 0.5, "600")),
-    ("session.audio.input.turn_detection.silence_duration_ms", (-1, 0, 10**9, "500", 0.5)),
-    ("session.audio.input.turn_detection.create_response", ("true", 1)),
-    ("session.audio.input.turn_detection.eagerness", ("eager", 1, "")),
-    ("session.audio.input.turn_detection.type", ("none", "", 1, None)),
-    ("session.audio.input.noise_reduction.type", ("loud", 1)),
-    ("session.audio.input.noise_reduction.strength", (-1, 2, "x")),
-    ("session.audio.input.transcription.delay", ("long", 1)),
-    ("session.audio.input.transcription.language", ("", 1, "-1", "de")),
-    ("session.audio.input.transcription.languages", ([], None, "en", [""], [1], ["de"], ["en", "es"])),
-    ("session.audio.input.transcription.model", ("", 1, "flux-general-en")),
-    ("session.audio.input.transcription.keywords", ("porch", [1], {})),
-    ("session.audio.input.format.rate", (-1, 0, 7_999, 48_001, "24000", 1e9)),
-    ("session.audio.input.format.type", ("audio/opus", "", None, "pcm16")),
-    ("session.audio.input.format", ("pcm16", 1, [])),
-    ("session.audio.input.transcription", ("whisper-1", [])),
-    ("session.audio.input", (None, 1, "x")),
-    ("session.audio", (None, 1)),
-    ("session.type", ("realtime", None, "")),
-]
-
-
-@pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in WRONG for value in values])
-def test_an_invalid_value_of_a_field_is_refused_by_its_path(path: str, value: Any) -> None:
-    error = update(nested(path, value))["error"]
-    assert error["code"] == "invalid_value"
-    assert error["param"] == path
-
-
-@pytest.mark.parametrize(
-    ("session", "message"),
-    [
-        (of_input(format={"type": "pcm16"}), "format.type: 'pcm16' is not valid; must be one of audio/pcm, audio/pcm"),
-        (of_input(format={"rate": "24000"}), "format.rate: expected int or null, got str"),
-        (
-            of_input(format={"type": "audio/pcmu", "rate": 16000}),
-            "format.rate: 16000 is not valid for audio/pcmu; must",
-        ),
-        (of_input(turn_detection={}), "turn_detection.type: missing"),
-        (of_input(transcription={"languages": ["en", 5]}), "transcription.languages: expected str, got int"),
-    ],
-)
-def test_an_error_has_the_valid_values_of_a_field(session: Json, message: str) -> None:
-    frame = update(session)
-    assert frame["error"]["message"].startswith(f"session.audio.input.{message}")
-    assert frame["error"]["param"] == "session.audio.input." + message.partition(":")[0]
 
 
 def test_an_update_whose_keywords_are_refused_is_answered_with_those_in_force() -> None:

@@ -324,54 +324,6 @@ def test_a_prompt_is_passed_on_with_the_keywords_and_shown() -> None:
     assert other_actions(talk.actions) == []
 
 
-BAD = [
-    ("hello", None),
-    ("[]", None),
-    ('{"type":3}', "type"),
-    ('{"type":"response.create"}', "type"),
-    ('{"type":"session.update"}', "session"),
-    ('{"type":"session.update","session":{"type":"realtime"}}', "session.type"),
-    ('{"type":"session.update","session":7}', "session"),
-    ('{"type":"input_audio_buffer.append"}', "audio"),
-    ('{"type":"input_audio_buffer.append","audio":"ä"}', "audio"),
-    ('{"type":"input_audio_buffer.append","audio":"abc"}', "audio"),
-    ('{"type":"input_audio_buffer.append","audio":7}', "audio"),
-    (
-        json.dumps({"type": "session.update", "session": update(format={"type": "audio/opus"})}),
-        "session.audio.input.format.type",
-    ),
-    (
-        json.dumps({"type": "session.update", "session": update(format={"type": "audio/pcm", "rate": 7})}),
-        "session.audio.input.format.rate",
-    ),
-    (
-        json.dumps({"type": "session.update", "session": update(transcription={"model": "unheard-of"})}),
-        "session.audio.input.transcription.model",
-    ),
-    (
-        json.dumps({
-            "type": "session.update",
-            "session": update(turn_detection={"type": "server_vad", "silence_duration_ms": -1}),
-        }),
-        "session.audio.input.turn_detection.silence_duration_ms",
-    ),
-    ("[" * 9_999, None),
-    ('{"type":"\\ud800"}', None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "param"), BAD)
-def test_invalid_events_get_an_error_and_the_session_continues(text: str, param: str | None) -> None:
-    talk = Talk()
-    (error,) = talk.do(talk.adapter.text(text))
-    assert error["type"] == "error"
-    assert error["error"]["type"] == "invalid_request_error"
-    assert error["error"]["param"] == param
-    assert not other_actions(talk.actions)
-    talk.append(SECOND)
-    assert kinds(talk.commit()) == ["committed"]
-
-
 def test_binary_frames_are_an_error() -> None:
     talk = Talk()
     assert kinds(talk.do(talk.adapter.binary(b"\0\0"))) == ["error"]

@@ -12,7 +12,6 @@ from server.models.loading import ModelCard
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
-from server.streaming.adapter import Reject, Skip
 from tests.support.servers.adapters import RATE, audio_of, frames_of
 
 Json = dict[str, Any]
@@ -55,72 +54,6 @@ def test_the_audio_format_is_read_in_the_spellings_of_similar_services(form: Jso
     reference.text(start(encoding="audio/x-alaw"))
     expected = audio_of(list(reference.text(media(b"\x2a" * 800))) + list(reference.text(STOP)))
     assert audio.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("name", ["mediaFormat", "media_format", "MEDIA_FORMAT", "media-format"])
-@pytest.mark.parametrize(
-    ("form", "named"),
-    [
-        ({"encoding": "L16", "sample_rate": 16_000, "channels": 1}, "encoding: 'L16'"),
-        ({"encoding": "audio/x-l16"}, "encoding: 'audio/x-l16'"),
-        ({"encoding": "base64", "sample_rate": "8000"}, "encoding: 'base64'"),
-        ({"encoding": 7}, "encoding: 7"),
-        ({"encoding": "", "sampleRate": 8_000}, "encoding: ''"),
-        ({"sample_rate": 16_000}, "encoding: missing"),
-        ({}, "encoding: missing"),
-        ({"encoding": "PCMU", "sample_rate": 7_999}, "sampleRate: 7999"),
-        ({"encoding": "PCMU", "sample_rate": "-8000"}, "sampleRate: '-8000'"),
-        ({"encoding": "PCMU", "sample_rate": 8_000.5}, "sampleRate: 8000.5"),
-        ({"encoding": "PCMU", "sample_rate": [8_000]}, "sampleRate: [8000]"),
-        ({"encoding": "PCMU", "channels": 2}, "channels: 2"),
-        ({"encoding": "PCMU", "channels": True}, "channels: True"),
-        ({"encoding": "PCMU", "Encoding": "PCMA"}, "encoding is both"),
-        ({"encoding": "PCMU", "sampleRate": 8_000, "sample_rate": 16_000}, "samplerate is both"),
-        ("L16", "must be an object"),
-    ],
-)
-def test_an_invalid_audio_format_is_refused_by_name(name: str, form: Any, named: str) -> None:
-    for message in (
-        {"event": "start", "start": {name: form}},
-        {"event": "start", "start": {}, name: form},
-        {"event": "start", "start": {name: form, "mediaFormat": form}},
-    ):
-        (action,) = adapter().text(json.dumps(message))
-        assert isinstance(action, Reject)
-        assert named in action.why
-        assert len(action.why.encode()) <= 110
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"event": "mark"},
-        {"event": "mark", "mark": None},
-        {"event": "mark", "mark": {}},
-        {"event": "mark", "mark": {"name": None}},
-        {"event": "mark", "mark": {"name": []}},
-        {"event": "mark", "mark": {"name": ""}},
-        {"event": "mark", "mark": "played"},
-        {"event": "mark", "mark": {"name": "x" * 10_000}},
-        {"event": "dtmf"},
-        {"event": "dtmf", "dtmf": {"digit": None}},
-        {"event": "dtmf", "dtmf": {"digit": True}},
-        {"event": "dtmf", "dtmf": []},
-        {"event": "clear"},
-        {"event": "ping", "mark": 7},
-        {"event": None},
-        {"event": 5},
-        {"event": {}},
-        {"event": "media", "media": {"payload": "AAAA", "track": "both"}},
-        {"event": "media", "media": {"payload": "AAAA", "track": 7}},
-    ],
-)
-def test_unrecognized_messages_are_skipped_and_the_call_continues(message: Json) -> None:
-    twilio = adapter()
-    assert frames_of(twilio.text(json.dumps({"event": "start", "streamSid": None, "start": {"callSid": None}})))
-    (action,) = twilio.text(json.dumps(message))
-    assert isinstance(action, Skip)
-    assert len(audio_of(twilio.text(media(bytes(8_000)))))
 
 
 @pytest.mark.parametrize(

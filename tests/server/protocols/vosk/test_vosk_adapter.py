@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.audio.pcm import Resampler
-from server.errors import BadFrame, CloseReason
+from server.errors import CloseReason
 from server.protocols.vosk.adapter import VoskAdapter
-from server.protocols.vosk.messages import key_terms, parse_frame
+from server.protocols.vosk.messages import key_terms
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted
 from server.recognition.keyterms.keyterms import MAX_TERMS
-from server.streaming.adapter import Bias, Finish, Flush, Reject, Skip
+from server.streaming.adapter import Bias, Finish, Flush, Skip
 from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, other_actions, words
 
 AUDIO = noise(0.1).tobytes()
@@ -136,14 +136,6 @@ def test_phrases_are_key_terms_without_unk() -> None:
     assert key_terms(["x" * 3_000, "short"]) == ("short",)
 
 
-def test_phrases_that_the_decoder_cannot_use_end_the_connection_by_name() -> None:
-    (end,) = VoskAdapter(RATE).bias_refused("greedy decoding knows no key terms")
-    assert isinstance(end, Reject)
-    assert end.why.startswith("phrase_list: greedy")
-    (skip,) = VoskAdapter(RATE, lenient=True).bias_refused("greedy decoding knows no key terms")
-    assert isinstance(skip, Skip)
-
-
 @pytest.mark.parametrize("rate", [16_000, "16000", 16000.0, "16000.000000"])
 def test_the_sample_rate_is_read_as_number_or_text(rate: object) -> None:
     vosk = VoskAdapter(RATE)
@@ -170,28 +162,3 @@ def test_a_sample_rate_after_the_first_audio_is_ignored_and_counted() -> None:
     assert vosk.text(f'{{"config":{{"sample_rate":{RATE}}}}}') == (), "it is that in force"
     assert vosk.text('{"config":{"sample_rate":8000}}') == (Skip("sample_rate: 8000 after audio at 16000 Hz"),)
     assert len(audio_of(vosk.binary(AUDIO))) * 2 == len(AUDIO)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "hello",
-        "[]",
-        "{}",
-        '{"eof":0}',
-        '{"eof":1,"reset":1}',
-        '{"config":{},"eof":1}',
-        '{"config":3}',
-        '{"config":{"sample_rate":"fast"}}',
-        "[" * 9_999,
-    ]
-    + [f'{{"config":{{"sample_rate":{rate}}}}}' for rate in ("NaN", "1e999", "7999", "48001", "-1", "16000.5")]
-    + ['{"config":{"max_alternatives":-1}}', '{"config":{"phrase_list":[1,{}]}}', '"' + "x" * 300_000 + '"'],
-)
-def test_invalid_text_ends_the_connection(text: str) -> None:
-    with pytest.raises(BadFrame):
-        parse_frame(text)
-    (action,) = VoskAdapter(RATE).text(text)
-    assert isinstance(action, Reject)
-    assert len(action.why.encode()) <= 110
