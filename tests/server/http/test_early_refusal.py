@@ -97,25 +97,6 @@ def test_the_response_equals_that_of_the_endpoint(
         assert '"err_code":"SERVICE_UNAVAILABLE"' in body
 
 
-def test_a_stream_of_turns_is_refused_as_early(
-    live_server: Start, handshakes: list[object], without_early_refusal: Callable[[], None]
-) -> None:
-    server = live_server(max_streams=1)
-
-    def refused_turns() -> tuple[int, dict[str, str], str]:
-        url = f"ws://{server.host}/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
-        with pytest.raises(InvalidStatus) as found, connect(url, proxy=None):
-            pass
-        return shown(found.value)
-
-    with server.listen():
-        soon = refused_turns()
-        assert (soon[0], len(handshakes)) == (503, 1)
-        without_early_refusal()
-        assert refused_turns() == soon
-        assert len(handshakes) == 2
-
-
 def test_key_origin_and_quota_are_checked_before_capacity(live_server: Start) -> None:
     server = live_server(max_streams=1, api_keys=["k"], max_streams_per_key=1)
     with server.listen({"Authorization": "Token k"}):

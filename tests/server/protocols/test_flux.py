@@ -51,16 +51,6 @@ def ends(turns: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(turn["transcript"], turn["trigger"]) for turn in turns if turn["event"] == "EndOfTurn"]
 
 
-def test_silence_ends_turns_and_close_stream_ends_the_open_one(live_server: Start) -> None:
-    server = live_server()
-    audio = [spell("hello").tobytes(), silence(2).tobytes(), spell("there").tobytes()]
-    turns = check_flux(converse(server, *audio, CLOSE))
-    assert ends(turns) == [("Hello?", "model"), ("There.", "manual")]
-    assert turns[0]["event"] == "StartOfTurn"
-    server.wait_idle()
-    assert server.metric('tutti_sessions_total{outcome="completed",protocol="flux"}') == 1
-
-
 def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_stream_has_them(
     live_server: Start,
 ) -> None:
@@ -177,15 +167,6 @@ def test_configure_is_all_or_nothing_and_answers_with_all_values(live_server: St
     assert unsupported["description"].startswith("profanity_filter: ")
 
 
-def test_a_configure_that_would_change_what_the_query_set_is_refused(live_server: Start) -> None:
-    changes = ({"numerals": False}, {"numerals": True}, {"numerals": None}, {"language_hints": ["en"]})
-    frames = [json.dumps({"type": "Configure"} | change) for change in changes]
-    _, off, same, absent, hints = converse(live_server(), *frames, CLOSE, query="&numerals=true")
-    assert off["description"] == "numerals: cannot be changed during a stream; leave it out"
-    assert (same["type"], absent["type"]) == ("ConfigureSuccess", "ConfigureSuccess")
-    assert hints["description"].startswith("language_hints: ")
-
-
 def test_a_configure_changes_the_turns_of_the_audio_after_it(live_server: Start) -> None:
     """Whether the audio before it is recognized already or still waits makes no difference."""
     server = live_server()
@@ -202,12 +183,6 @@ def test_a_configure_changes_the_turns_of_the_audio_after_it(live_server: Start)
         socket.send(CLOSE)
         later = check_flux([*received, *messages(socket)])
     assert ends(at_once) == ends(later) == [("One.", "model"), ("Two.", "timeout")]
-
-
-def test_parameters_that_change_no_text_are_accepted(live_server: Start) -> None:
-    with dial(live_server(), "&mip_opt_out=true&tag=a&tag=b&profanity_filter=false&numerals=true") as socket:
-        assert socket.response is not None
-        assert json.loads(socket.recv(timeout=WAIT_S))["request_id"] == socket.response.headers["dg-request-id"]
 
 
 def test_the_hint_chooses_the_language_that_events_have(live_server: Start) -> None:

@@ -1,7 +1,8 @@
-"""Every encoding through the real app on a real socket; undecodable audio ends with an error."""
+"""Every encoding in a live stream; undecodable audio ends with an error."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Callable
@@ -12,11 +13,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from server.audio.raw import alaw_table, mulaw_table
+from server.recognition.session_options import Limits
 from server.tools.evaluate import coded
 from tests.support.audio.media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.live_server import Frame, LiveServer, transcript
+from tests.support.servers.live_server import RAW, Frame, LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, silence, spell, voiced
+from tests.support.streams.transport_bench import ConnectionBench
 
 Start = Callable[..., LiveServer]
 TEXT = "hello there"
@@ -50,34 +53,22 @@ FORMS: dict[str, tuple[dict[str, object], Callable[[], bytes]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_lossless_encoding_is_recognized_in_messages_of_any_size(live_server: Start, form: str) -> None:
-    server = live_server()
+def test_a_lossless_encoding_is_recognized_in_messages_of_any_size(form: str) -> None:
     query, encode = FORMS[form]
-    data = encode()
-    with server.listen(**query) as client:
+    data, form_of = encode(), RAW | query
+    bench = ConnectionBench(Limits(), **{name: str(value) for name, value in form_of.items() if value is not None})
+
+    async def script(_: ConnectionBench) -> None:
         for start in range(0, len(data), 777):
-            client.send(data[start : start + 777])
-        frames = client.finish()
-    assert transcript(frames) == TEXT
-    assert frames[-1]["duration"] == pytest.approx(len(AUDIO) / 16_000, abs=1e-3)
-    server.wait_idle()
-    label = query.get("encoding", "linear16") or "container"
-    assert server.metric(f'tutti_audio_seconds_total{{encoding="{label}"}}') == pytest.approx(len(AUDIO) / 16_000)
-    assert server.metric("tutti_audio_bytes_received_total") == len(data)
+            bench.send(data[start : start + 777])
+            await asyncio.sleep(0)
+            bench.answer()
+        bench.send({"type": "CloseStream"})
 
-
-@pytest.mark.parametrize("form", ["flac, named", "mulaw"])
-def test_finalize_answers_for_all_audio_before_it_in_any_encoding(live_server: Start, form: str) -> None:
-    query, encode = FORMS[form]
-    with live_server().listen(**query) as client:
-        client.send(encode())
-        client.say("Finalize")
-        frames = client.until(lambda f: f.get("from_finalize", False))
-        client.say("Finalize")
-        (empty,) = client.until(lambda f: f.get("from_finalize", False))
-        client.finish()
-    assert transcript(frames) == TEXT
-    assert (empty["duration"], transcript([empty])) == (0.0, "")
+    bench.run(script)
+    assert transcript(bench.frames) == TEXT
+    assert bench.frames[-1]["duration"] == pytest.approx(len(AUDIO) / 16_000, abs=1e-3)
+    assert bench.metrics.audio_bytes.value == len(data)
 
 
 def test_a_flush_and_the_close_wait_for_audio_decoded_on_a_thread(live_server: Start) -> None:
@@ -211,33 +202,6 @@ def test_concealed_damage_gets_a_warning_in_the_last_frame(live_server: Start) -
     assert "1 packet" in warning["message"]
 
 
-def test_an_idle_or_drained_container_stream_is_flushed_before_the_close(live_server: Start) -> None:
-    with live_server(idle_timeout_s=0.3).listen(**SELF_DESCRIBED) as client:
-        client.send(flac(AUDIO))
-        frames, code, _ = client.rest()
-    assert (transcript(frames), frames[-1]["type"], code) == (TEXT, "Metadata", 1011)
-
-    server = live_server(drain_timeout_s=0.0, drain_spread_s=0.0)
-    with server.listen(**SELF_DESCRIBED) as client:
-        client.send(flac(AUDIO))
-        client.say("KeepAlive")
-        client.say("no type")
-        client.receive()  # so everything before it has arrived, decoded or not
-        server.server.handle_exit(15, None)
-        frames, code, _ = client.rest()
-    assert (transcript(frames), frames[-1]["type"], code) == (TEXT, "Metadata", 1012)
-    server.join()
-
-
-def test_a_container_sent_faster_than_the_engine_runs_is_slowed_down_and_not_closed(live_server: Start) -> None:
-    text = " ".join(f"{a}{b}" for a in "abcdefgh" for b in "ijklmnop")
-    body = flac(spell(text))
-    with live_server(max_backlog_s=3.0).listen(**SELF_DESCRIBED, endpointing="false") as client:
-        for start in range(0, len(body), 50_000):
-            client.send(body[start : start + 50_000])
-        assert transcript(client.finish()) == text
-
-
 QUIET_S = 240
 QUIET: dict[str, Callable[[], bytes]] = {
     "flac": lambda: flac(silence(QUIET_S)),
@@ -291,26 +255,7 @@ def test_a_client_lost_while_its_container_is_decoded_leaves_no_slot_and_no_sess
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="deepgram"}') == 1
 
 
-def test_raw_opus_is_one_packet_per_message(live_server: Start) -> None:
-    packets = opus_packets(np.zeros((48_000, 1), np.int16))
-    with live_server().listen(encoding="opus", sample_rate=48_000) as client:
-        for packet in packets:
-            client.send(packet)
-        frames = client.finish()
-    assert frames[-1]["duration"] == pytest.approx(0.02 * len(packets))
-
-
 TURN_AUDIO = np.concatenate([voiced("hello there"), silence(1.5), voiced("you"), silence(1.5)])
-TURN_FORMS: dict[str, tuple[str, Callable[[], bytes]]] = {
-    "linear32": ("&encoding=linear32&sample_rate=16000", lambda: (TURN_AUDIO / 32_768).astype("<f4").tobytes()),
-    "flac": ("&encoding=flac", lambda: flac(TURN_AUDIO)),
-    "flac, sniffed, stereo": ("", lambda: flac(np.repeat(TURN_AUDIO[:, None], 2, 1))),
-    "flac in ogg": ("", lambda: container("ogg", "flac", TURN_AUDIO[:, None], 16_000)),
-    "wav, said to be mulaw": (
-        "&encoding=mulaw&sample_rate=16000",
-        lambda: container("wav", "pcm_s16le", TURN_AUDIO[:, None], 16_000),
-    ),
-}
 
 
 def turns(server: LiveServer, query: str, *messages: bytes | str) -> list[Frame]:
@@ -323,20 +268,6 @@ def turns(server: LiveServer, query: str, *messages: bytes | str) -> list[Frame]
         while True:
             received.append(json.loads(socket.recv(timeout=WAIT_S)))
     return [{name: value for name, value in each.items() if name != "request_id"} for each in received]
-
-
-@pytest.mark.parametrize("form", TURN_FORMS)
-def test_turns_and_early_ends_of_any_encoding_are_those_of_plain_samples(live_server: Start, form: str) -> None:
-    server, (query, encode) = live_server(), TURN_FORMS[form]
-    data = encode()
-    pieces = [data[start : start + 777] for start in range(0, len(data), 777)]
-    plain = turns(server, "&encoding=linear16&sample_rate=16000", TURN_AUDIO.tobytes())
-    assert turns(server, query, *pieces) == plain
-    events = [message.get("event") for message in plain]
-    assert events.count("EagerEndOfTurn") == events.count("EndOfTurn") == 2
-    assert server.metric('tutti_forks_total{model="spelling",outcome="done"}') == 4
-    server.wait_idle()
-    assert server.metric("tutti_audio_bytes_received_total") == len(data) + 2 * len(TURN_AUDIO)
 
 
 def test_a_configure_between_messages_of_a_container_counts_from_there(live_server: Start) -> None:

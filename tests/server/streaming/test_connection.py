@@ -2,84 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from starlette.websockets import WebSocket
-
-from server.audio.decode_queue import DecodingPool
-from server.audio.decoder import open_decoder
-from server.audio.pcm import PCM
-from server.models.loading import ModelCard
-from server.operations.metrics import Metrics
-from server.protocols.deepgram.live import DeepgramStream
-from server.protocols.deepgram.projector import Projector
-from server.protocols.deepgram.query import parse_query
 from server.recognition.events import StepTiming
-from server.recognition.session import Session
 from server.recognition.session_options import Limits
-from server.recognition.steps import StepTag, Work
-from server.streaming.connection import ConnectionContext
+from server.recognition.steps import StepTag
 from server.streaming.flow_control import LiveLimits
-from server.streaming.transport import TRANSPORT_EXTENSION
-from tests.support.servers.fakes import FakeClock
-from tests.support.servers.spelling import CONFIG, silence, spell, spelling_decoder
-from tests.support.streams.engine_bench import session_on
-from tests.support.streams.fake_transport import FakeTransport
+from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.streams.transport_bench import ConnectionBench
 
 QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true"}
 MAX_BACKLOG_S = 6.0  # reading stops above 2 s and resumes at 1 s
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 
 
-class Bench:
-    """One stream; its steps are kept in `pushed` until `answer`."""
+class Bench(ConnectionBench):
+    """One stream whose steps wait in `pushed` until `answer`."""
 
     def __init__(self, **query: str) -> None:
-        self.transport, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics(max_batch=8, max_streams=8)
-        request = parse_query({**QUERY, **query}.items(), 1)
-        self.session = Session(request.options, CONFIG, spelling_decoder(), Limits(max_backlog_s=MAX_BACKLOG_S))
-        scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
-        self.stream = DeepgramStream(
-            WebSocket(scope, None, None),  # type: ignore[arg-type]
-            self.session,
-            Projector(request, 1, "id", "now", ModelCard("spelling", "1", "uuid")),
-            ConnectionContext(LiveLimits(60.0, 60.0, 60.0, MAX_BACKLOG_S), self.metrics, self.clock, DecodingPool()),
-            open_decoder(request.form, CONFIG.sample_rate),
-        )
-        self.pushed: list[Work] = []
-        self.recognition = session_on(self, self.session, self.stream)
+        limits = LiveLimits(60.0, 60.0, 60.0, MAX_BACKLOG_S)
+        super().__init__(Limits(max_backlog_s=MAX_BACKLOG_S), limits, **(QUERY | query))
+        self.pushed: Any = self._work[0]
 
-    def push(self, stream: int, pcm: PCM, *, tag: StepTag, reset: bool) -> None:
-        self.pushed.append(Work(stream, pcm, tag, reset))
-
-    def close(self, stream: int) -> None:
-        self.pushed.clear()
-
-    def run(self, script: Callable[[], None]) -> None:
+    def play(self, script: Callable[[], None]) -> None:
         """Run the script once the stream is open; the client disconnects at its end."""
 
-        async def play() -> None:
-            running = asyncio.ensure_future(self.stream.run(self.recognition))
-            await asyncio.sleep(0)
+        async def played(_: ConnectionBench) -> None:
             script()
             self.stream.on_gone()
-            await running
 
-        asyncio.run(play())
+        self.run(played)
 
-    def answer(self, steps: int, took_s: Sequence[float] = (0.0, 0.0, 0.0, 0.0)) -> None:
+    def answer(self, steps: int | None = None, took_s: Sequence[float] = (0.0,) * 4) -> None:
         """Answer the next steps, each after its queue wait, step, handover and decode."""
-        for work in [self.pushed.pop(0) for _ in range(steps)]:
-            assert isinstance(work.tag, StepTag)
+        for _ in range(len(self.pushed) if steps is None else steps):
             self.clock.advance(sum(took_s))
-            timing = StepTiming(work.tag.arrived_s, *took_s, self.clock(), 3)
-            self.stream.on_events(self.session.decoded(self.session.channels[0], work.tag), timing)
-
-    @property
-    def frames(self) -> list[dict[str, object]]:
-        return [json.loads(payload) for payload in self.transport.written]
+            arrived_s = self.pushed[0].tag.arrived_s
+            self.timing = StepTiming(arrived_s, *took_s, self.clock(), 3)
+            super().answer(1)
 
 
 def test_messages_wait_in_order_while_the_audio_is_ahead_of_the_engine() -> None:
@@ -99,11 +60,11 @@ def test_messages_wait_in_order_while_the_audio_is_ahead_of_the_engine() -> None
         assert not bench.transport.reading
         bench.answer(1)  # the marker
         assert bench.transport.reading
-        markers = [work.tag.marker.value for work in bench.pushed[12:] if isinstance(work.tag, StepTag)]
+        markers = [work.tag.marker.value for work in list(bench.pushed)[12:] if isinstance(work.tag, StepTag)]
         assert "finalize" in markers
         assert set(markers[markers.index("finalize") + 1 :]) == {"audio"}, "the audio comes after the flush"
 
-    bench.run(script)
+    bench.play(script)
 
 
 def test_messages_kept_while_reading_is_paused_may_pause_it_again() -> None:
@@ -120,7 +81,7 @@ def test_messages_kept_while_reading_is_paused_may_pause_it_again() -> None:
         bench.answer(len(bench.pushed))
         assert bench.session.steps == round(7.0 // STEP_S), "every second of it was processed"
 
-    bench.run(script)
+    bench.play(script)
 
 
 def test_kept_messages_are_dropped_when_the_stream_ends() -> None:
@@ -136,7 +97,7 @@ def test_kept_messages_are_dropped_when_the_stream_ends() -> None:
         assert not bench.pushed
         assert bench.transport.reading, "else the client's own close would never be read"
 
-    bench.run(script)
+    bench.play(script)
 
 
 def test_the_parts_of_a_results_latency_add_up() -> None:
@@ -153,7 +114,7 @@ def test_the_parts_of_a_results_latency_add_up() -> None:
         bench.stream.on_message(spell("b").tobytes())
         bench.answer(1, took_s)
 
-    bench.run(script)
+    bench.play(script)
     first, second = [frame["tutti"]["latency"] for frame in bench.frames]  # type: ignore[index]
     assert first == {
         "queue_ms": 4.0,

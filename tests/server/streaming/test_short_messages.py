@@ -46,7 +46,7 @@ def outcome(messages: Sequence[Message], **query: str) -> tuple[object, ...]:
                 steps.append((work.pcm.tobytes(), work.tag.end_sample, work.tag.marker.value))
             bench.answer(len(bench.pushed))
 
-    bench.run(script)
+    bench.play(script)
     return steps, bench.frames, bench.session.audio_s, bench.stream.end_reason, bench.metrics.audio_bytes.value
 
 
@@ -144,7 +144,7 @@ def test_three_of_four_messages_of_20_ms_wait_for_the_fourth() -> None:
             bench.stream.on_message(PIECE)
             counted.append(bench.metrics.audio_bytes.value / len(PIECE))
 
-    bench.run(script)
+    bench.play(script)
     assert counted == [1, 1, 1, 4, 4, 4, 4, 8, 8], "the first message decides that the audio is plain"
     assert bench.session.audio_s == pytest.approx(0.18), "the last message is not lost with the connection"
 
@@ -159,7 +159,7 @@ def test_audio_before_a_control_message_and_before_a_drain_is_handled_first() ->
                 bench.stream.on_message(FINALIZE)
         bench.stream.drain()
 
-    bench.run(script)
+    bench.play(script)
     ends_s = [frame["start"] + frame["duration"] for frame in bench.frames if frame["type"] == "Results"]  # type: ignore[operator]
     assert bench.session.audio_s == pytest.approx(0.14)
     assert bench.stream._short.room == 0
@@ -177,7 +177,7 @@ def test_a_client_of_short_messages_is_not_idle() -> None:
             bench.stream._on_timer()
             assert bench.transport.closed is None
 
-    bench.run(script)
+    bench.play(script)
 
 
 def test_bytes_that_break_the_stream_are_handled_once() -> None:
@@ -191,7 +191,7 @@ def test_bytes_that_break_the_stream_are_handled_once() -> None:
         bench.stream.on_message('{"type":"CloseStream"}')
         bench.stream.drain()
 
-    bench.run(script)
+    bench.play(script)
     assert bench.transport.closed is not None
     assert bench.stream.end_reason.value == "too_fast"
 

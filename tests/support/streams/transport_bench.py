@@ -23,6 +23,7 @@ from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.deepgram.resumable import ResumableStream
+from server.recognition.events import StepTiming
 from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, Work
@@ -104,6 +105,7 @@ class ConnectionBench:
         self._work: list[deque[Work | None]] = [deque() for _ in range(channels)]  # None: export the state
         self._states = [self._fresh() for _ in range(channels)]
         self._answers_at_once = False
+        self.timing: StepTiming | None = None  # of the answers
 
     def run(self, script: Callable[[ConnectionBench], Awaitable[None]]) -> None:
         """Run the script, then answer all work until the connection is closed."""
@@ -159,7 +161,7 @@ class ConnectionBench:
             self._states[index] = self._fresh()
         outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
         self._decoder.advance([channel.segment.state], outputs)
-        self.stream.on_events(self.session.decoded(channel, piece.tag), None)
+        self.stream.on_events(self.session.decoded(channel, piece.tag), self.timing)
 
     def _fresh(self) -> State:
         return fresh_state(self.model, 1)

@@ -16,7 +16,6 @@ from tests.support.needs import need_package
 from tests.support.servers.array_slots import Array, State
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
-from tests.support.servers.uploaded import encoded, said
 from tutti_asr_client.live import connect
 from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Results
 
@@ -66,21 +65,6 @@ def test_a_live_stream_recognizes_its_key_terms(server: LiveServer, query: dict[
         assert "x-ignored-params" not in client.socket.response.headers
         client.send(AUDIO)
         assert transcript(client.finish()) == text
-
-
-def test_key_terms_do_not_affect_other_streams_of_a_batch(server: LiveServer) -> None:
-    clients = [server.listen(**({"keyterm": "kite"} if i % 2 else {})) for i in range(10)]
-    for client in clients:
-        client.send(AUDIO)
-    for i, client in enumerate(clients):
-        with client:
-            assert transcript(client.finish()) == ("the kite flew" if i % 2 else "the qite flew")
-
-
-def test_an_upload_recognizes_its_key_terms(server: LiveServer) -> None:
-    body = encoded(AUDIO, "WAV")
-    assert said(server.http.post("/v1/listen?keyterm=kite", content=body).json()) == "the kite flew"
-    assert said(server.http.post("/v1/listen", content=body).json()) == "the qite flew"
 
 
 def test_the_python_client_changes_its_key_terms(server: LiveServer) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from server.protocols.deepgram.utterances import utterances
 from server.text.formatting import FormattedWord
 from tests.server.recognition.results.test_spoken_order import LONG, TALK
 from tests.support.needs import need_package
 from tests.support.servers.adapters import words
-from tests.support.servers.live_server import Frame, LiveServer
+from tests.support.servers.live_server import LiveServer
 from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]
@@ -65,27 +63,6 @@ def test_a_recording_of_two_people_is_one_conversation(live_server: Start) -> No
     assert [one["transcript"] for one in mixed["results"]["utterances"]] == [LONG, "nothing"]
     assert not {"speaker", "overlap"} & set(mixed["results"]["utterances"][0])
     assert without["results"]["utterances"] == []
-
-
-def finals(frames: list[Frame]) -> list[tuple[int, str, bool | None]]:
-    results = [frame for frame in frames if frame["type"] == "Results" and frame["is_final"]]
-    texts = [(frame, frame["channel"]["alternatives"][0]["transcript"]) for frame in results]
-    return [(frame["channel_index"][0], text, frame.get("overlap")) for frame, text in texts if text]
-
-
-def test_live_finals_come_in_the_order_in_which_they_were_said(live_server: Start) -> None:
-    server = live_server()
-    queries: tuple[dict[str, Any], ...] = ({}, {"interim_results": "true"})
-    for query in queries:
-        with server.listen(utterances="true", **STEREO, **query) as client:
-            for at in range(0, len(TALK), 1_600):
-                client.send(np.ascontiguousarray(TALK[at : at + 1_600]))
-            frames = client.finish()
-        assert finals(frames) == [(0, LONG, True), (1, "yes", True), (1, "and then", False), (0, "nothing", False)]
-        assert frames[-1]["type"] == "Metadata"
-    with server.listen(**STEREO) as client:
-        client.send(TALK)
-        assert {overlap for _, _, overlap in finals(client.finish())} == {None}
 
 
 def test_the_deepgram_sdk_reads_the_utterances_of_a_recording(live_server: Start) -> None:

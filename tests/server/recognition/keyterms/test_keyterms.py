@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
@@ -208,33 +207,6 @@ def test_configure_is_answered_with_the_current_terms(live_server: Start) -> Non
     assert len({a["request_id"] for a in answers}) == 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "named"),
-    [
-        ({"features": {"diarize": True, "numerals": True}}, "diarize"),
-        ({"features": {"numerals": True}}, None),
-        ({"features": {"numerals": False}}, "numerals"),
-        ({"features": {"profanity_filter": False}}, None),
-        ({"thresholds": {"eot_threshold": 0.7}}, "thresholds"),
-        ({"language_hints": ["es"]}, "language_hints"),
-        ({"profanity_filter": True}, "profanity_filter"),
-        ({"thresholds": {}, "language_hints": [], "numerals": None}, None),
-    ],
-)
-def test_configure_that_would_change_what_no_stream_can_change_fails_by_name(
-    live_server: Start, asked: dict[str, Any], named: str | None
-) -> None:
-    with live_server(decoder=WaveringDecoder()).listen(keyterm="foo", numerals="true") as client:
-        client.say("Configure", keyterms=["bar"], **asked)
-        answer = client.receive()
-        client.finish()
-    if named is None:
-        assert (answer["type"], answer["keyterms"]) == ("ConfigureSuccess", ["bar"])
-    else:
-        assert (answer["type"], answer["code"]) == ("ConfigureFailure", "CONFIGURE_NOT_SUPPORTED")
-        assert answer["description"].startswith(named)
-
-
 def test_rapid_configure_frames_are_refused_until_audio_arrives(live_server: Start) -> None:
     terms = [f"number {i:03} " for i in range(MAX_TERMS)]
     with live_server(decoder=WaveringDecoder()).listen() as client:
@@ -249,17 +221,6 @@ def test_rapid_configure_frames_are_refused_until_audio_arrives(live_server: Sta
     assert {a["code"] for a in answers[1:]} == {"CONFIGURE_ALREADY_PENDING"}
     assert "of audio" in answers[1]["description"]
     assert again == answers[0], "what holds already costs nothing"
-
-
-def test_configure_fails_without_a_bias_unless_it_has_no_terms(live_server: Start) -> None:
-    with live_server().listen(keyterm="foo") as client:
-        assert client.socket.response is not None
-        assert client.socket.response.headers["x-ignored-params"] == "keyterm"
-        client.say("Configure", keyterms=["bar"])
-        assert client.receive()["code"] == "CONFIGURE_KEYTERMS_NOT_SUPPORTED"
-        client.say("Configure", keyterms=[])
-        assert client.receive()["keyterms"] == []
-        client.finish()
 
 
 def test_key_terms_of_one_stream_never_reach_another(live_server: Start) -> None:
@@ -386,14 +347,3 @@ def test_row_held_for_the_vad_model_is_not_decoded_after_its_session_closed() ->
 
 class _NoSink:
     def on_events(self, events: object, timing: object) -> None: ...
-
-
-def test_configure_answer_has_type_first_and_every_field(live_server: Start) -> None:
-    """`type` first, and no field missing: clients pick the class by it."""
-    with live_server(decoder=WaveringDecoder()).listen() as client:
-        client.say("Configure", keyterms=["foo"])
-        raw = client.socket.recv(timeout=20)
-        client.finish()
-    assert isinstance(raw, str)
-    assert raw.startswith('{"type":"ConfigureSuccess","request_id":"')
-    assert set(json.loads(raw)) == {"type", "request_id", "keyterms"}
