@@ -132,15 +132,6 @@ def test_rewind_is_answered_with_a_final_that_is_marked(live_server: Start) -> N
     assert any("channel: 1" in frame.get("description", "") for frame in frames if frame["type"] == "Error")
 
 
-def test_rewind_without_the_parameter_is_refused(live_server: Start) -> None:
-    with live_server(decoder=beam()).listen() as client:
-        client.say("Rewind", seconds=1)
-        answer = client.receive()
-        client.finish()
-    assert (answer["type"], answer["code"]) == ("RewindFailure", "CONFIGURE_NOT_SUPPORTED")
-    assert answer["description"].startswith("rewind: ")
-
-
 def test_a_key_whose_streams_are_redacted_has_no_rewind(live_server: Start, tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{hashlib.sha256(b'calls').hexdigest()} calls redact=pci\n")
@@ -148,9 +139,3 @@ def test_a_key_whose_streams_are_redacted_has_no_rewind(live_server: Start, tmp_
     with pytest.raises(InvalidStatus) as refused:
         server.listen({"Authorization": "Token calls"}, rewind=5)
     assert refused.value.response.headers["dg-error"].startswith("rewind: cannot be combined with redact")
-
-
-def test_rewind_is_refused_where_there_is_no_beam_search(live_server: Start) -> None:
-    with pytest.raises(InvalidStatus) as refused, live_server().listen(rewind=5):
-        pass
-    assert refused.value.response.headers["dg-error"].startswith("rewind: model 'spelling' is not decoded by beam")

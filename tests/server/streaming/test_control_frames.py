@@ -157,13 +157,19 @@ def test_a_close_after_a_flood_is_answered_and_a_lost_connection_ends_it() -> No
 def test_many_frames_arrive_once_and_in_order_for_any_split(cuts: list[int], rng: random.Random) -> None:
     with Bench() as bench:
         bench.attach()
-        sent = []
+        sent: list[bytes | str] = []
+        pings = 0
         for number in range(200):
-            payload = bytes([number]) * rng.choice((0, 1, 5, 125, 126, 700))
+            payload = bytes([number]) * rng.choice((0, 1, 5, 125, 126, 700, 65_535, 65_536))
             fin = rng.random() < 0.7
+            if fin and rng.random() < 0.3:
+                sent.append("x" * len(payload))
+                bench.client.send_text(b"x" * len(payload))
+                continue
             sent.append(payload + (b"" if fin else b"end"))
             bench.client.send_binary(payload, fin=fin)
             if not fin:
+                pings += 1
                 bench.client.send_ping(b"between")
                 bench.client.send_continuation(b"end", fin=True)
         data, at = b"".join(bench.client.data_to_send()), 0
@@ -175,6 +181,7 @@ def test_many_frames_arrive_once_and_in_order_for_any_split(cuts: list[int], rng
         bench.finish_reading()
         assert bench.receiver.messages == sent
         assert bench.transport.reading
+        assert [frame.opcode for frame in bench.answers()] == [Opcode.PONG] * pings
 
 
 def test_unsolicited_pongs_and_empty_fragments_write_nothing() -> None:

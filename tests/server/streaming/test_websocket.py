@@ -2,55 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 
 from tests.support.streams.websocket_bench import MAX_BYTES, Bench
-
-sizes = st.one_of(st.integers(0, 300), st.sampled_from([2_560, 65_535, 65_536, 70_001]))
-scripts = st.lists(st.tuples(st.sampled_from(["audio", "text", "ping", "fragments"]), sizes), max_size=8)
-cuts = st.lists(st.floats(0.0, 1.0), max_size=6)
-
-
-def send(client: ClientProtocol, kind: str, size: int, number: int) -> list[bytes | str]:
-    """Let the client send; return the messages that the receiver must get."""
-    payload = bytes((number + i) % 251 for i in range(size))
-    match kind:
-        case "audio":
-            client.send_binary(payload)
-        case "text":
-            client.send_text(b"x" * size)
-            return ["x" * size]
-        case "ping":
-            client.send_ping(payload[:100])
-            return []
-        case "fragments":
-            client.send_binary(payload[: size // 2], fin=False)
-            client.send_ping(b"between")
-            client.send_continuation(payload[size // 2 :], fin=True)
-    return [payload]
-
-
-@settings(max_examples=60, deadline=None)
-@given(scripts, cuts)
-def test_every_message_arrives_once_and_in_order(script: list[tuple[str, int]], where: list[float]) -> None:
-    def cut(data: bytes) -> list[bytes]:
-        edges = [0, *sorted(round(at * len(data)) for at in where), len(data)]
-        return [data[a:b] for a, b in pairwise(edges) if a < b]
-
-    with Bench() as bench:
-        bench.attach()
-        wanted = [m for number, (kind, size) in enumerate(script) for m in send(bench.client, kind, size, number)]
-        bench.hand_over(cut)
-        assert bench.receiver.messages == wanted
-        assert bench.transport.reading, "the receiver decides when to stop"
-        pings = sum(kind in {"ping", "fragments"} for kind, _ in script)
-        assert [f.opcode for f in bench.answers()] == [Opcode.PONG] * pings
 
 
 def test_messages_from_before_attach_are_delivered_first() -> None:

@@ -29,6 +29,7 @@ from server.streaming.adapter import Adapter
 from server.tools.evaluate import coded
 from tests.support.servers.adapters import RATE
 from tests.support.servers.spelling import silence, spell
+from tests.support.servers.wavering import WaveringDecoder
 from tests.support.streams.transport_bench import ConnectionBench
 
 LIMITS = Limits(min_endpoint_ms=400.0, max_backlog_s=1e9)
@@ -113,12 +114,12 @@ ADAPTERS: dict[str, Callable[..., tuple[Adapter, SessionOptions]]] = {
 class ProtocolBench:
     """A connection of one protocol."""
 
-    def __init__(self, protocol: str, *, lenient: bool = False) -> None:
+    def __init__(self, protocol: str, *, lenient: bool = False, decoder: Any = None) -> None:
         self.protocol = protocol
         adapter, options = ADAPTERS[protocol](lenient=lenient) if protocol in ADAPTERS else (None, None)
         form = audio_form("linear16", RATE) if protocol == "flux" else None
         resumable = {"resumable": "true"} if protocol == "resumable" else {}
-        self.bench = ConnectionBench(LIMITS, None, adapter, options, form, **RAW, **resumable)
+        self.bench = ConnectionBench(LIMITS, None, adapter, options, form, decoder=decoder, **RAW, **resumable)
 
     @property
     def is_open(self) -> bool:
@@ -165,12 +166,13 @@ def final_text(protocol: str, frame: dict[str, Any]) -> str:
     return frame["channel"]["alternatives"][0]["transcript"] if frame.get("is_final") else ""
 
 
-def refusal_of(protocol: str, message: str, *, lenient: bool = False) -> tuple[str, str]:
+def refusal_of(protocol: str, message: str, *, lenient: bool = False, beam: bool = False) -> tuple[str, str]:
     """Return the code and text with which a message is refused, by a frame, by a close, or skipped and logged.
 
-    `twilio call` is a call that has started. A skipped message is sent twice: it is counted each time, and logged once.
+    `twilio call` is a call that has started; with `beam` key terms are taken. A skipped message is sent twice: it is
+    counted each time, and logged once.
     """
-    stream = ProtocolBench(protocol.removesuffix(" call"), lenient=lenient)
+    stream = ProtocolBench(protocol.removesuffix(" call"), lenient=lenient, decoder=WaveringDecoder() if beam else None)
     bench = stream.bench
 
     async def script(_: ConnectionBench) -> None:

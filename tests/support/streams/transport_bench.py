@@ -67,6 +67,8 @@ class ConnectionBench:
         adapter: Adapter | None = None,
         options: SessionOptions | None = None,
         form: AudioForm | None = None,
+        *,
+        decoder: Any = None,
         **query: str,
     ) -> None:
         """`options` are those of an adapter's session; without them, and without an adapter, the query's.
@@ -77,9 +79,8 @@ class ConnectionBench:
         self.metrics = Metrics(max_batch=8, max_streams=8)
         request = parse_query(query.items(), MAX_CHANNELS)
         rate = CONFIG.sample_rate
-        self._decoder = spelling_decoder()
-        options = options or replace(request.options, sample_rate=request.options.sample_rate or rate)
-        self.session = Session(options, CONFIG, self._decoder, limits)
+        self._decoder = decoder or spelling_decoder()
+        self.session = Session(options or request.live_options(rate), CONFIG, self._decoder, limits)
         channels = len(self.session.channels)
         scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
         live_limits = live_limits or LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s)

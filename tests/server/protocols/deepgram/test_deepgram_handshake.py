@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 import soundfile
-from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.support.servers.fakes import WAIT_S
@@ -26,28 +25,6 @@ def test_compression_is_offered_by_clients_and_refused(live_server: Start) -> No
         socket.send(spell("plain").tobytes())
         socket.send('{"type":"CloseStream"}')
         assert '"transcript":"plain"' in str(socket.recv(timeout=WAIT_S))
-
-
-def test_a_refusal_has_its_request_id_and_reason_in_headers_and_body(live_server: Start) -> None:
-    server = live_server(api_keys=["k"], max_streams=1)
-    key = {"Authorization": "Token k"}
-    with server.listen(key):
-        cases = [
-            ({}, {}, 401, "INVALID_AUTH"),
-            (key, {}, 503, "SERVICE_UNAVAILABLE"),
-        ]
-        for headers, query, status, code in cases:
-            with pytest.raises(InvalidStatus) as refused:
-                server.listen(headers, **query)
-            response = refused.value.response
-            body = refused.value.response.body.decode()
-            assert response.status_code == status
-            assert f'"err_code":"{code}"' in body
-            assert response.headers["dg-error"] in body
-            assert response.headers["dg-request-id"] in body
-            assert response.headers["Content-Type"] == "application/json"
-            assert ("Retry-After" in response.headers) == (status == 503)
-    server.wait_idle()
 
 
 def test_a_tag_appears_only_in_the_log(live_server: Start, capsys: pytest.CaptureFixture[str]) -> None:

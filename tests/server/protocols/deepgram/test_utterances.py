@@ -14,7 +14,6 @@ from tests.support.servers.live_server import LiveServer
 from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]
-STEREO: Any = {"channels": 2, "multichannel": "true"}
 
 
 def formatted(text: str, start_s: float) -> list[FormattedWord]:

@@ -235,16 +235,6 @@ def test_an_append_of_minutes_is_recognized_completely_and_in_order(live_server:
         assert until(socket, ".completed")["transcript"] == "first last"
 
 
-def test_an_append_over_the_limit_gets_an_error_event_and_the_session_continues(live_server: Start) -> None:
-    with dial(live_server()) as socket:
-        manual(socket)
-        socket.send(append(bytes(MAX_AUDIO_BYTES + 2)))
-        assert until(socket, "error")["error"]["param"] == "audio"
-        socket.send(append(spell("more").tobytes()))
-        socket.send('{"type":"input_audio_buffer.commit"}')
-        assert until(socket, ".completed")["transcript"] == "more"
-
-
 def test_a_message_over_the_size_limit_gets_an_error_event_before_1009(live_server: Start) -> None:
     server = live_server()
     with dial(server) as socket:

@@ -19,14 +19,12 @@ from websockets.sync.server import ServerConnection, serve
 from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
 from server.errors import CloseReason
-from server.models.loading import ModelCard
-from server.protocols.deepgram.projector import Projector
-from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
 from server.streaming.adapter import Finish
-from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions, words
+from tests.support.protocols.protocol_bench import twilio as twilio_stream
+from tests.support.servers.adapters import audio_of, frames_of, other_actions, words
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
@@ -62,9 +60,7 @@ STOP = json.dumps({"event": "stop", "sequenceNumber": "9", "stop": {"callSid": "
 
 
 def adapter(track: str = "inbound") -> TwilioAdapter:
-    request = parse_query([("interim_results", "true")], 1)
-    projector = Projector(request, 1, "id", "now", ModelCard("tiny", "1", "uuid"))
-    return TwilioAdapter(projector, model_rate=RATE, track=track)
+    return twilio_stream(track=track)[0]
 
 
 def test_a_call_from_connected_to_stop() -> None:

@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from server.models.loading import ModelCard
-from server.protocols.deepgram.projector import Projector
-from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import LAG_S, TwilioAdapter
 from server.streaming.adapter import PushAudio
 from tests.server.protocols.twilio.test_twilio import CONNECTED, STOP, dial, mulaw, start
 from tests.server.recognition.results.test_spoken_order import LONG, TALE_S, conversation
+from tests.support.protocols.protocol_bench import twilio as twilio_stream
 from tests.support.servers.adapters import RATE
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
@@ -108,12 +106,9 @@ def test_a_call_of_both_tracks_counts_once_for_its_key_and_as_two_streams_for_th
 
 
 def adapter() -> TwilioAdapter:
-    request = parse_query([], 2)
-    twilio = TwilioAdapter(
-        Projector(request, 2, "id", "now", ModelCard("tiny", "1", "uuid")), model_rate=RATE, track="both"
-    )
-    list(twilio.text(start()))
-    return twilio
+    both, _ = twilio_stream(track="both")
+    list(both.text(start()))
+    return both
 
 
 def pushed_s(twilio: TwilioAdapter, *messages: str) -> list[Any]:

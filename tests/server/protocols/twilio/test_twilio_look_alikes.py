@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
 import pytest
 
-from server.models.loading import ModelCard
-from server.protocols.deepgram.projector import Projector
-from server.protocols.deepgram.query import parse_query
 from server.protocols.twilio.adapter import TwilioAdapter
-from tests.support.servers.adapters import RATE, audio_of, frames_of
+from tests.server.protocols.twilio.test_twilio import NAMES, STOP, media, start
+from tests.support.protocols.protocol_bench import twilio as twilio_stream
+from tests.support.servers.adapters import audio_of, frames_of
 
 Json = dict[str, Any]
-NAMES = {"streamSid": "MZ1", "callSid": "CA1", "track": "inbound"}
-STOP = json.dumps({"event": "stop"})
-
-
-def start(encoding: str = "audio/x-mulaw") -> str:
-    begun = {"callSid": "CA1", "mediaFormat": {"encoding": encoding, "sampleRate": 8_000, "channels": 1}}
-    return json.dumps({"event": "start", "start": begun, "streamSid": "MZ1"})
-
-
-def media(data: bytes) -> str:
-    return json.dumps({"event": "media", "media": {"track": "inbound", "payload": base64.b64encode(data).decode()}})
 
 
 def adapter() -> TwilioAdapter:
-    projector = Projector(parse_query([], 1), 1, "id", "now", ModelCard("tiny", "1", "uuid"))
-    return TwilioAdapter(projector, model_rate=RATE, track="inbound")
+    return twilio_stream()[0]
 
 
 FORMS = [

@@ -171,15 +171,6 @@ def test_context_is_answered_with_its_words(live_server: Start) -> None:
     assert wrong["variant"] == "SchemaError"
 
 
-def test_context_is_refused_by_name_without_a_search_that_takes_key_terms(live_server: Start) -> None:
-    with live_server().listen() as client:
-        client.say("Context", text="Kowalczyk")
-        answer = client.receive()
-        client.finish()
-    assert (answer["type"], answer["code"]) == ("ContextFailure", "CONFIGURE_KEYTERMS_NOT_SUPPORTED")
-    assert answer["description"].startswith("text: ")
-
-
 def test_the_prompt_of_an_upload_favors_its_rare_words(live_server: Start) -> None:
     files = {"file": ("a.wav", encoded(spell("hello "), "WAV"))}
     with live_server(decoder=Rating()).http as http:

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from model.config import ENGLISH
 from model.ctc.bias import NO_BIAS, Bias, BiasError
-from server.errors import BadParameter, KeytermsTooOften
+from server.errors import KeytermsTooOften
 from server.protocols.deepgram.query import ListenRequest, parse_query
 from server.recognition.decoding.batch_decoder import BatchTiming, Route, Row
 from server.recognition.keyterms.keyterms import (
@@ -58,28 +58,6 @@ def test_every_key_term_of_a_query_counts(text: str, phrases: tuple[str, ...], k
     assert (request.options.keyterms.phrases, request.options.keyterms.keywords) == (phrases, keywords)
     assert bool(request.options.keyterms.bias) == bool(phrases or keywords)
     assert request.ignored == ()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "&".join(f"keyterm=term{i}" for i in range(MAX_TERMS + 1)),
-        "keyterm=" + "a" * (MAX_CHARACTERS + 1),
-        "keyterm=" + "+".join(["word"] * 50),
-        "keywords=snow:much",
-        "keywords=snow:",
-        "keywords=:2",
-        "keywords=snow:nan",
-        "keywords=snow:1e3",
-        "keywords=snow:999",
-        "keyterm=plain&keyterm=%D0%9C%D0%BE%D1%81%D0%BA%D0%B2%D0%B0",
-        "keywords=%EC%84%9C%EC%9A%B8:2",
-        "keyterm=%E2%80%A6",
-    ],
-)
-def test_too_many_key_terms_boosts_that_are_no_numbers_and_terms_that_cannot_be_spelled_are_refused(text: str) -> None:
-    with pytest.raises(BadParameter, match=r"^key(term|words): "):
-        query(f"{RAW}&{text}")
 
 
 def test_a_decoder_without_a_bias_ignores_key_terms_and_says_so() -> None:
