@@ -15,15 +15,6 @@ from tests.support.streams.session_bench import SessionBench
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate
 
 
-def test_closed_stream_has_the_words_of_its_audio() -> None:
-    bench = SessionBench()
-    bench.send(spell("turn the heating down"))
-    bench.close()
-    bench.answer()
-    assert bench.text() == "turn the heating down"
-    assert bench.events[-1] == Closed(CloseReason.CLOSE_STREAM, 21 * 0.08)
-
-
 def test_finalize_answers_with_the_pending_text_and_the_exact_number_of_samples() -> None:
     bench = SessionBench()
     bench.send(spell("hello")[:-333])
@@ -80,14 +71,6 @@ def test_partials_come_when_the_text_changed_and_only_then() -> None:
     assert ends == pytest.approx([STEP_S * n for n in range(1, len(ends) + 1)])
 
 
-def test_stable_words_are_those_that_later_partials_keep() -> None:
-    bench = SessionBench()
-    bench.send(spell("one two three four"))
-    bench.answer()
-    for earlier, later in zip(bench.partials(), bench.partials()[1:], strict=False):
-        assert later.words[: earlier.stable_words] == earlier.words[: earlier.stable_words]
-
-
 def test_close_for_idleness_sends_pending_text_and_no_empty_final() -> None:
     for audio, finals in ((b"", 0), (silence(2.0).tobytes(), 0), (spell("yes").tobytes(), 1)):
         bench = SessionBench()
@@ -99,17 +82,6 @@ def test_close_for_idleness_sends_pending_text_and_no_empty_final() -> None:
         assert isinstance(bench.events[-1], Closed)
 
 
-def test_closing_twice_and_audio_after_the_end_change_nothing() -> None:
-    bench = SessionBench()
-    bench.send(spell("a"))
-    bench.close()
-    bench.close()
-    bench.send(spell("b"))
-    bench.answer()
-    assert bench.text() == "a"
-    assert len([e for e in bench.events if isinstance(e, Closed)]) == 1
-
-
 def test_more_unanswered_audio_than_allowed_is_refused() -> None:
     bench = SessionBench(limits=Limits(max_backlog_s=1.0))
     bench.send(silence(0.96))
@@ -118,39 +90,6 @@ def test_more_unanswered_audio_than_allowed_is_refused() -> None:
         bench.send(silence(0.08))
     bench.answer()
     bench.send(silence(0.08))
-
-
-def test_channels_are_recognized_separately_or_mixed_down() -> None:
-    left, right = spell("left"), np.concatenate([spell("rig"), silence(0.08)])
-    both = np.stack([left, right], axis=1)
-    apart = SessionBench(channels=2, multichannel=True)
-    apart.send(both.tobytes())
-    apart.close()
-    apart.answer()
-    assert (apart.text(0), apart.text(1)) == ("left", "rig")
-    mixed = SessionBench(channels=2)
-    mixed.send(np.stack([left, left], axis=1).tobytes())
-    mixed.close()
-    mixed.answer()
-    assert mixed.text() == "left"
-
-
-def test_finalize_of_one_channel_leaves_the_other_alone() -> None:
-    bench = SessionBench(channels=2, multichannel=True)
-    bench.send(np.stack([spell("left"), spell("rest")], axis=1).tobytes())
-    bench.finalize(1)
-    bench.answer()
-    assert [f.channel for f in bench.events if isinstance(f, Final)] == [1]
-
-
-def test_the_end_comes_when_the_last_channel_is_flushed() -> None:
-    bench = SessionBench(channels=2, multichannel=True)
-    bench.send(np.stack([spell("left"), spell("rest")], axis=1).tobytes())
-    bench.close()
-    bench.answer(channel=1)
-    assert not any(isinstance(e, Closed) for e in bench.events)
-    bench.answer(channel=0)
-    assert isinstance(bench.events[-1], Closed)
 
 
 def test_steps_carry_the_stream_time_of_their_last_sample_at_any_rate() -> None:
