@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,33 +96,9 @@ def test_the_document_does_not_list_head(server: LiveServer) -> None:
     assert {method for methods in paths.values() for method in methods} == {"get", "post"}
 
 
-def deepgram(answer: httpx.Response) -> str:
-    body = answer.json()
-    assert set(body) == {"err_code", "err_msg", "request_id"}
-    assert body["err_code"] == {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}[answer.status_code]
-    assert answer.headers["dg-error"] == body["err_msg"].encode("ascii", "replace").decode()
-    assert answer.headers["dg-request-id"] == body["request_id"]
-    return str(body["err_msg"])
-
-
 def test_every_path_answers_wrong_methods_with_the_allowed_ones(server: LiveServer) -> None:
     with server.http as http:
         for path in {route.path for route in server.app.routes if isinstance(route, Route | WebSocketRoute)}:
             for method in ("TRACE", "PATCH", "PROPFIND"):
                 answer = http.request(method, path)
                 assert (answer.status_code, bool(answer.headers["allow"])) == (405, True), (method, path)
-
-
-def test_the_vosk_port_answers_http_in_the_format_of_other_errors(live_server: Start) -> None:
-    server = live_server(vosk_port=0)
-    url = f"http://127.0.0.1:{server.vosk_port}"
-    for method, path in (("GET", "/"), ("POST", "/metrics"), ("HEAD", "/")):
-        answer = httpx.request(method, f"{url}{path}", timeout=WAIT_S)
-        assert answer.status_code == 404
-        if method != "HEAD":
-            assert "WebSocket" in deepgram(answer)
-
-
-def test_a_long_path_is_shown_shortened(server: LiveServer) -> None:
-    answer = server.http.get("/" + "x" * 5_000)
-    assert len(json.loads(answer.text)["err_msg"]) < 300
