@@ -16,7 +16,7 @@ from server.errors import BadFrame
 from server.protocols.deepgram.messages import parse_frame
 from server.protocols.deepgram.resume_messages import parse_resume
 from server.streaming.websocket import SEND_BUFFER_BYTES
-from tests.support.clients.deaf_client import client_that_does_not_read
+from tests.support.protocols.bare_http import client_that_does_not_read
 from tests.support.servers.fakes import FakeClock
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, silence, spell

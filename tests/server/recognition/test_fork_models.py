@@ -19,7 +19,7 @@ from server.audio.pcm import PCM
 from tests.support.audio.speech import samples
 from tests.support.networks.probes import KINDS
 from tests.support.networks.published import decoder_for, model_of
-from tests.support.streams.fork_checks import check
+from tests.support.streams.forked_streams import check
 
 FORKS = int(os.environ.get("TUTTI_TEST_FORKS", "40"))
 SECONDS = 2.4

@@ -12,7 +12,7 @@ from tests.support.audio.speech import samples
 from tests.support.networks.quantized_networks import random_quantized
 from tests.support.servers.spelling import SpellingModel, spell, spelling_decoder
 from tests.support.servers.wavering import WaveringDecoder
-from tests.support.streams.fork_checks import check
+from tests.support.streams.forked_streams import check
 
 
 def texts(count: int, seed: int = 0) -> list[PCM]:

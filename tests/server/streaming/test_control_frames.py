@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 from server.streaming import client_timer
 from server.streaming import websocket as websocket_module
 from server.streaming.websocket import FRAMES_PER_CALL
-from tests.support.clients.deaf_client import client_that_does_not_read
+from tests.support.protocols.bare_http import client_that_does_not_read
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 from tests.support.streams.websocket_bench import Bench
