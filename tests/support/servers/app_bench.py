@@ -61,21 +61,31 @@ class AppBench:
         return httpx.Response(sent[0]["status"], headers=sent[0]["headers"], content=sent[1]["body"])
 
 
-def text_of(answer: httpx.Response) -> str:
-    """Return the text of a refusal, whose form and other fields must be those of the path's interface."""
+def form_of(answer: httpx.Response) -> str:
+    """Return the interface whose form a refusal has: `deepgram`, `openai`, `inference` or `plain`."""
     if answer.headers["content-type"].startswith("text/plain"):
+        return "plain"
+    if "err_msg" in answer.json():
+        return "deepgram"
+    return "openai" if isinstance(answer.json()["error"], dict) else "inference"
+
+
+def text_of(answer: httpx.Response) -> str:
+    """Return the text of a refusal, whose other fields must be those of its form."""
+    form = form_of(answer)
+    if form == "plain":
         return answer.text.removesuffix("\n")
     body = answer.json()
     assert ("retry-after" in answer.headers) == (answer.status_code in (429, 503))
-    if "err_msg" in body:
+    if form == "deepgram":
         assert set(body) == {"err_code", "err_msg", "request_id"}
         assert body["err_code"] in {one.err_code for one in REFUSALS.values() if one.status == answer.status_code}
         assert answer.headers["dg-error"] == body["err_msg"].encode("ascii", "replace").decode()
         assert answer.headers["dg-request-id"] == body["request_id"]
         return str(body["err_msg"])
     assert set(body) == {"error"}
-    if isinstance(body["error"], str):
-        return body["error"]
+    if form == "inference":
+        return str(body["error"])
     assert set(body["error"]) == {"message", "type", "param", "code"}
     name, colon, _ = body["error"]["message"].partition(": ")
     assert body["error"]["param"] == (name if colon and name.replace("-", "_").isidentifier() else None)
