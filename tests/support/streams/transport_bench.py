@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 from starlette.websockets import WebSocket
