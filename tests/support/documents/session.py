@@ -131,9 +131,6 @@ def manifest(path: Path, *, language: str = "en", count: int = 2) -> None:
 
 
 def _readme(folder: Path) -> None:
-    (folder / "calls").mkdir()
-    for name in ("order", "yes"):
-        shutil.copy(SAMPLES / f"{name}.flac", folder / "calls")
     shutil.copy(SAMPLES / "order.flac", folder / "talk.flac")
     soundfile.write(folder / "talk.wav", *soundfile.read(SAMPLES / "order.flac"))
 
