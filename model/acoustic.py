@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model import checkpoint
 from model.errors import CheckpointError, PrecisionError
-from model.int8.model import Int8Model
+from model.int8_model import Int8Model
 from model.machine.precision import resolve_device, resolve_precision
 from model.machine.runtime import set_up_torch, threads_of
 from model.published.files import is_published

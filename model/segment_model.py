@@ -17,7 +17,7 @@ from model import checkpoint
 from model.acoustic import load_segment_model
 from model.config import ModelConfig
 from model.ctc.two_pass import Reader
-from model.int8.model import Int8Model
+from model.int8_model import Int8Model
 
 
 def reader_for(config: ModelConfig) -> Reader | None:

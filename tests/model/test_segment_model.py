@@ -13,7 +13,7 @@ from model import checkpoint
 from model.acoustic import load_own
 from model.config import ModelConfig
 from model.decoder import ACCURATE, SHIPPED_LM, accurate_of, decoder_of, tuned_weights
-from model.int8.model import Int8Model
+from model.int8_model import Int8Model
 from model.recordings import read_pcm
 from model.segment_model import read, reader_for
 from server.settings import Settings

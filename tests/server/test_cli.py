@@ -17,7 +17,7 @@ from model.acoustic import load_model
 from model.evaluation import ceiling
 from model.evaluation.ceiling import SLOW_NS
 from model.evaluation.small_batches import measure_small
-from model.int8.model import Int8Model
+from model.int8_model import Int8Model
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import save_network
 from server.cli import app

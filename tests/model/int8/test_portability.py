@@ -35,7 +35,7 @@ from model.ctc.search.logs import add_logs
 from model.decoder import SENTENCES, accurate_of, make_decoder
 from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
 from model.machine.instructions import instruction_set
-from model.int8.model import Int8Model
+from model.int8_model import Int8Model
 from model.lm.recurrent.model import kept_model
 from model.punctuation.tagger import shipped_tagger
 from model.recordings import read_manifest, read_pcm

@@ -12,7 +12,7 @@ import torch
 from model import checkpoint
 from model.acoustic import load_own, load_segment_model
 from model.errors import CheckpointError
-from model.int8.model import Int8Model
+from model.int8_model import Int8Model
 from tests.support.networks.quantized_networks import PHONES, random_quantized, random_slots
 from tutti_asr_lab.training.quantization.simulated import SimulatedNetwork
 

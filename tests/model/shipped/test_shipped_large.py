@@ -13,7 +13,7 @@ from model.decoder import decoder_of
 from model.errors import CheckpointError
 from model.evaluation.digest import committed_digest, log_probs_digest
 from model.evaluation.scoring import Score, by_source
-from model.int8.model import Int8Model
+from model.int8_model import Int8Model
 from tests.support.audio.speech import samples
 from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, mean_outputs_of, outputs_of, text_of
 

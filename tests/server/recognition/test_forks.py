@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from model.ctc.greedy import GreedyDecoder
-from model.int8.model import Int8Model
+from model.int8_model import Int8Model
 from model.recordings import read_pcm
 from server.audio.pcm import PCM
 from tests.support.audio.speech import samples

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.int8.model import Int8Model
 from model.int8.quantized import QuantizedProduct
+from model.int8_model import Int8Model
 from model.torch_network.network import GRULayer
 from tests.support.networks.small_networks import SMALL, noise, small_network
 from tutti_asr_lab.training.quantization.calibration import in_rows
