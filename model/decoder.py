@@ -20,7 +20,7 @@ from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
-from model.facts import HasFacts, facts_of
+from model.facts import ModelFacts
 from model.lexicon.kept import kept_lexicon
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon
@@ -115,14 +115,13 @@ def warmed(search: BeamDecoder) -> BeamDecoder:
     return search
 
 
-def grammars_of(acoustic: HasFacts, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
+def grammars_of(facts: ModelFacts, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
     """Searches for one kind of phrase, by the names that clients choose them by.
 
     They are n-grams `LANGUAGE-NAME.arpa` of the language: those that ship, and those of the operator's folder, which
     come first. Models that are published have none. Raises: LanguageModelError, LexiconError.
     """
-    facts = facts_of(acoustic)
-    if facts.published is not None:
+    if facts.published:
         return {}
     config = facts.own_config
     begin = f"{config.language}-"
@@ -166,24 +165,22 @@ def own_search(config: ModelConfig, beams: int, language: Language, **options: A
 
 
 def decoder_of(
-    acoustic: HasFacts,
+    facts: ModelFacts,
     *,
     decoder: DecoderName = "auto",
     beams: int = BEAMS,
     lm: LanguageModelName = None,
 ) -> Decoder:
-    """Return the decoder of a loaded model or its facts, ready for its first stream. Raises: ModelError."""
-    facts = facts_of(acoustic)
-    published, frame_s = facts.published, facts.config.frame_s
-    if published is None:
+    """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError."""
+    if not facts.published:
         return make_decoder(config=facts.own_config, decoder=decoder, beams=beams, lm=lm)
-    if not published.transducer:
-        return decoder_for(published.tokens, frame_s, decoder=decoder, beams=beams, lm=lm)
+    if not facts.transducer:
+        return decoder_for(facts.tokens, facts.config.frame_s, decoder=decoder, beams=beams, lm=lm)
     if decoder == "beam" or isinstance(lm, Path):
         raise PublishedModelError(
             f"{facts.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
         )
-    return TransducerDecoder(published.tokens, frame_s)
+    return TransducerDecoder(facts.tokens, facts.config.frame_s)
 
 
 def decoder_for(
@@ -206,14 +203,13 @@ def decoder_for(
     return warmed(BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights))
 
 
-def accurate_of(acoustic: HasFacts, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
+def accurate_of(facts: ModelFacts, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
     """The decoder whose finished segments get a second pass by another network, `model.segment_model`.
 
     It searches with the weights tuned for the mean of both networks and the language model `lm`, if there are any.
     None for a model without a second network, and for greedy decoding. Raises: CheckpointError, ModelError.
     """
-    facts = facts_of(acoustic)
-    if facts.published is not None or not isinstance(decoder, BeamDecoder):
+    if facts.published or not isinstance(decoder, BeamDecoder):
         return None
     config = facts.own_config
     reader = reader_for(config)

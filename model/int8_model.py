@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.config import ModelConfig
+from model.facts import ModelFacts
 from model.int8.memory import aligned
 from model.int8.product import sums_of
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork
 from model.int8.slots import Call, Int8Slots, PackedNetwork, WorkSpace
-from model.machine.device import Device
+from model.machine.device import CPU
 
 
 class Int8Model:
     """Maps int16 PCM to log-probs in one compiled call; implements `model.acoustic.AcousticModel` by structure."""
 
     precision = "int8"
-    device = Device("cpu")
-    published = None  # none of the others' facts
+    device = CPU
 
     def __init__(self, network: QuantizedNetwork, digest: str, *, threads: int = 1) -> None:
         """Pack the network. `digest`: of its file. `threads`: number of threads for large batches."""
@@ -33,6 +33,11 @@ class Int8Model:
     def config(self) -> ModelConfig:
         """The configuration of its training."""
         return self.network.config
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What decoders and a server need of it."""
+        return ModelFacts.own(self.config, self.digest, self.precision, self.device)
 
     @property
     def weight_bytes(self) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from model import checkpoint
 from model.config import ModelConfig
+from model.facts import ModelFacts
 from model.gpu.rungs import choose_rung, recorded_slots
 from model.gpu.slots import RecordedSlots
 from model.machine.precision import resolve_device, resolve_precision
@@ -35,8 +36,6 @@ class TorchModel:
     Implements `model.torch_network.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
     """
 
-    published = None
-
     def __init__(
         self,
         network: Network,
@@ -52,8 +51,9 @@ class TorchModel:
         `rung`: kernels of fp16 (`model.gpu.rungs`); the attribute is the chosen one. `cpu_fp16` allows
         fp16 on a CPU in tests: it is slow, and its slots are the reference for GPU kernels.
         """
-        self.device = torch.device(resolve_device(device).type)
-        self.precision = resolve_precision(precision, self.device, quantized=False, cpu_fp16=cpu_fp16)
+        self._place = resolve_device(device)
+        self.device = torch.device(self._place.type)
+        self.precision = resolve_precision(precision, self._place, quantized=False, cpu_fp16=cpu_fp16)
         self.digest = digest
         self.network = cast(network.eval(), self.precision, self.device)
         self.rung = choose_rung(rung, self.network, self.device) if self.precision == "fp16" else "eager"
@@ -81,6 +81,11 @@ class TorchModel:
     def config(self) -> ModelConfig:
         """Configuration of the network's training."""
         return self.network.config
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What decoders and a server need of it."""
+        return ModelFacts.own(self.config, self.digest, self.precision, self._place)
 
     @property
     def input_spec(self) -> RowSpec:

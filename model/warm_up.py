@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
 
     def search() -> None:
-        accurate = accurate_of(model, make_decoder(config=model.config, decoder="beam"))
+        accurate = accurate_of(model.facts, make_decoder(config=model.config, decoder="beam"))
         if accurate is not None:
             accurate.warm_up()
 

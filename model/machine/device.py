@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
-
-
-class AnyDevice(Protocol):
-    """Where a model computes: a `Device`, or a device of torch."""
-
-    @property
-    def type(self) -> str:
-        """`cpu` or `cuda`."""
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +14,6 @@ class Device:
 
     def __str__(self) -> str:
         return self.type
+
+
+CPU = Device("cpu")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from model.errors import PrecisionError, require
-from model.machine.device import AnyDevice, Device
+from model.machine.device import Device
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
@@ -43,7 +43,7 @@ def _torch_sees_a_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def resolve_precision(precision: str, device: AnyDevice, *, quantized: bool, cpu_fp16: bool = False) -> str:
+def resolve_precision(precision: str, device: Device, *, quantized: bool, cpu_fp16: bool = False) -> str:
     """Resolve auto to the fastest precision here; `quantized`: whether the checkpoint has 8-bit weights.
 
     On a GPU fp16. On a CPU int8 where the weights and byte products are there: of all batch sizes, on processors with
@@ -69,7 +69,7 @@ def resolve_precision(precision: str, device: AnyDevice, *, quantized: bool, cpu
     return precision
 
 
-def _fastest(device: AnyDevice, *, quantized: bool) -> str:
+def _fastest(device: Device, *, quantized: bool) -> str:
     if device.type == "cuda":
         return "fp16"
     from model.machine.instructions import instruction_set  # needs numba, which may be missing on a GPU host

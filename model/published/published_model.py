@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.ctc.tokens import Tokens
-from model.facts import PublishedFacts
+from model.facts import ModelFacts
 from model.machine.device import Device
 from model.machine.precision import resolve_device
 from model.published.contracts import Contract
@@ -35,7 +35,7 @@ LARGEST_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A CTC graph, or the graphs of a transducer; implements `model.facts.HasFacts` by structure."""
+    """A CTC graph, or the graphs of a transducer; implements `model.acoustic.AcousticModel` by structure."""
 
     config: PublishedDescription
     tokens: Tokens
@@ -218,9 +218,18 @@ class PublishedModel:
         return replace(self, undivided=reason) if reason else replace(self, threads=threads)
 
     @property
-    def published(self) -> PublishedFacts:
-        """What decoders and warnings need of it."""
-        return PublishedFacts(self.tokens, self.transducer is not None, self.contract.one_row, self.undivided)
+    def facts(self) -> ModelFacts:
+        """What decoders and a server need of it."""
+        return ModelFacts(
+            self.config,
+            self.digest,
+            self.precision,
+            self.device,
+            self.tokens,
+            transducer=self.transducer is not None,
+            one_row=self.contract.one_row,
+            undivided=self.undivided,
+        )
 
     @property
     def bins_first(self) -> bool:

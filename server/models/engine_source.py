@@ -17,7 +17,7 @@ from batching.engine import Engine
 from batching.slot_model import SlotModel
 from batching.thread.step_token import StepToken
 from model.description import ModelDescription
-from model.facts import HasFacts
+from model.facts import ModelFacts
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.recognition.engines import Deliver, MakeEngine, on_loop
 from server.recognition.session_options import MAX_BACKLOG_S
@@ -37,8 +37,12 @@ class BatchedModel(Protocol):
         """
 
 
-class BatchedAcousticModel(BatchedModel, HasFacts, Protocol):
+class BatchedAcousticModel(BatchedModel, Protocol):
     """A loaded acoustic model: int16 PCM in steps, log-probabilities out."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What decoders and a server need of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class LocalEngines:
     @classmethod
     def of(cls, model: BatchedAcousticModel) -> LocalEngines:
         """Return the engines of an acoustic model."""
-        return cls(model, gpu=str(model.device) if model.device.type == "cuda" else None)
+        return cls(model, gpu="cuda" if model.facts.device.type == "cuda" else None)
 
     def maker(self, plan: EnginePlan, step_token: StepToken | None, clock: Callable[[], float]) -> MakeEngine:
         """Return a function that makes an engine by a plan, whose thread starts later."""

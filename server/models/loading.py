@@ -1,7 +1,7 @@
 """Loading of the models that a server has: their weights, their decoders, and the voice-activity model.
 
 One process loads both parts of a model. Where another process computes its steps, that one calls `load_acoustic` and
-sends `model.facts.facts_of` of it, and this one calls `load_decoders`, which never reads the weights.
+sends its facts, and this one calls `load_decoders`, which never reads the weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from model import checkpoint, levels
 from model.acoustic import AcousticModel, load_model
 from model.ctc.interface import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
-from model.facts import ModelFacts, facts_of
+from model.facts import ModelFacts
 from model.published.files import is_published
 from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
@@ -49,7 +49,7 @@ def load_models(settings: Settings, load: Load) -> tuple[LoadedModel, ...]:
 def load_local(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
     """Load the weights and the decoders of one model into this process. Raises: ModelError."""
     model = load_acoustic(settings)
-    return load_decoders(facts_of(model), entry, settings, LocalEngines.of(model))
+    return load_decoders(model.facts, entry, settings, LocalEngines.of(model))
 
 
 def load_acoustic(settings: Settings) -> AcousticModel:
@@ -164,10 +164,11 @@ class LoadedModel:
 
         Languages: the given ones, else the model's own, else its name if that is a language tag.
         """
-        facts = facts_of(acoustic)
-        if engines is None:
-            assert not isinstance(acoustic, ModelFacts), "facts have no weights"
-            engines = LocalEngines.of(acoustic)
+        if isinstance(acoustic, ModelFacts):
+            assert engines is not None, "facts have no weights"
+            facts = acoustic
+        else:
+            facts, engines = acoustic.facts, engines or LocalEngines.of(acoustic)
         name = name or facts.config.name
         languages = languages or facts.config.languages or ((name,) if is_language(name) else ())
         return cls(name, languages, facts, engines, decoder, grammars or {}, accurate)

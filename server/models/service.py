@@ -169,11 +169,11 @@ class ModelService:
 
 def _why_no_terms(facts: ModelFacts) -> str:
     """Return why a model that is decoded greedily takes no key terms, and whether beam search would."""
-    assert facts.published is not None, "our own models are excepted"
-    if facts.published.transducer:
+    assert facts.published, "our own models are excepted"
+    if facts.transducer:
         return ": the search of a transducer takes none"
     with suppress(VocabularyError):
-        if Symbols.of_tokens(facts.published.tokens, known_letters=False).spells_key_terms:
+        if Symbols.of_tokens(facts.tokens, known_letters=False).spells_key_terms:
             return ", because it is decoded greedily: a server that is started with --decoder beam takes them"
     return ": its symbols do not spell words letter by letter"
 

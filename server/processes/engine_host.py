@@ -25,7 +25,6 @@ from batching.errors import EngineDown
 from batching.thread.step_token import StepToken
 from batching.wire.engine_server import EngineServer
 from model.acoustic import AcousticModel
-from model.facts import facts_of
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches, steps_at_once
 from server.errors import ServerNotReady, UnknownModel
@@ -140,7 +139,7 @@ class EngineHost:
             case messages.Describe(name):
                 self._look_for_unused(math.inf)  # a front end that loads a model expects the files of now
                 model = await self._model(name)
-                return Parcel(messages.Described(pickle.dumps(facts_of(model))))
+                return Parcel(messages.Described(pickle.dumps(model.facts)))
             case messages.Prepare(engine):
                 await self._engine(engine)
                 self._used_s.setdefault(engine, time.perf_counter())
@@ -217,14 +216,14 @@ class EngineHost:
             step_s=plan.step_s,
             warm_up=True,
             digest=digest,
-            step_token=None if acoustic.device.type == "cuda" else self._step_token,
+            step_token=None if acoustic.facts.device.type == "cuda" else self._step_token,
             name=name,
         )
         engine.start()
         await asyncio.to_thread(engine.wait_warm)
         self._channel.tell(messages.Loaded(name, engine.model))
         if kind == MODEL:
-            how = {"precision": acoustic.precision, "device": str(acoustic.device)}
+            how = {"precision": acoustic.facts.precision, "device": str(acoustic.facts.device)}
             _log.info("model loaded", model=acoustic.config.name, instructions=instruction_set(), **how)
             warn_of_dependent_rows(acoustic, self._settings.reproducible)
         freeze_what_came()

@@ -20,10 +20,9 @@ from model.decoder import SENTENCES, SHIPPED_LM, accurate_of, decoder_of, gramma
 from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError, install_hint
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
-from model.facts import facts_of
 from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
-from model.machine.device import AnyDevice
+from model.machine.device import Device
 from model.machine.instructions import instruction_set
 from model.segment_model import other_of
 from server.configuration.variables import spelled
@@ -94,11 +93,11 @@ def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
         takes = "a shipped model (small, mandarin), a checkpoint, or a published model's folder: docs/models.md"
         yield fail("model", str(error), f"correct {spelled(chosen)}: {takes}")
         return
-    yield _device(served.device)
+    yield _device(served.facts.device)
     yield _precision(settings, served)
     yield from _arithmetic(settings, served)
     yield _states(settings, served)
-    if served.device.type == "cpu":
+    if served.facts.device.type == "cpu":
         yield _caches(served.weight_bytes)
     yield from _invariance(settings, served)
     yield from _voice_activity(settings, served)
@@ -106,7 +105,7 @@ def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
     yield from _decoder(settings, served)
 
 
-def _device(device: AnyDevice) -> Finding:
+def _device(device: Device) -> Finding:
     if device.type == "cuda":
         import torch
 
@@ -125,7 +124,7 @@ def _torch_version() -> str:
         return f"without torch, which GPUs and precisions other than int8 need: {install_hint('torch')}"
 
 
-def _free_on(device: AnyDevice) -> int:
+def _free_on(device: Device) -> int:
     """Free memory in bytes."""
     if device.type != "cuda":
         return free_memory()
@@ -137,14 +136,14 @@ def _free_on(device: AnyDevice) -> int:
 def _precision(settings: Settings, served: AcousticModel) -> Finding:
     """Check the precision and the instructions for 8-bit products; warns of slow combinations."""
     name, way, asked = "precision", instruction_set(), settings.precision != "auto"
-    if served.device.type == "cuda":
+    if served.facts.device.type == "cuda":
         kernels = f", kernels: {served.rung}" if hasattr(served, "rung") else ""
-        return ok(name, f"{served.precision}: the device is a GPU{kernels}")
-    if served.published is not None:
-        return ok(name, f"{served.precision} in ONNX Runtime, as stored in the graph")
+        return ok(name, f"{served.facts.precision}: the device is a GPU{kernels}")
+    if served.facts.published:
+        return ok(name, f"{served.facts.precision} in ONNX Runtime, as stored in the graph")
     portable = way == "portable"
     by = "portable code: AVX2 and VNNI are missing or disabled" if portable else f"{way} instructions"
-    if served.precision == "int8":
+    if served.facts.precision == "int8":
         found = f"int8 with {by}"
         return (
             warn(name, found, f"set {spelled('precision', 'auto')}, or use a processor with AVX2 or VNNI")
@@ -152,11 +151,11 @@ def _precision(settings: Settings, served: AcousticModel) -> Finding:
             else ok(name, found)
         )
     if asked:
-        return ok(name, f"{served.precision}, as requested; int8 would use {by}")
-    found = f"{served.precision}; int8 would use {by}" + (
+        return ok(name, f"{served.facts.precision}, as requested; int8 would use {by}")
+    found = f"{served.facts.precision}; int8 would use {by}" + (
         "" if portable else ", but this checkpoint has no 8-bit weights"
     )
-    if served.precision != "fp32":
+    if served.facts.precision != "fp32":
         return ok(name, found)
     quantize = "make a checkpoint with 8-bit weights by `tutti quantize`: much faster"
     return warn(name, found, "use a processor with AVX2 or VNNI: much faster" if portable else quantize)
@@ -165,12 +164,12 @@ def _precision(settings: Settings, served: AcousticModel) -> Finding:
 def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """Check that log-probs of shipped 8-bit models on the sample recordings equal the committed ones."""
     path = checkpoint.SHIPPED if settings.model is None else checkpoint.named(settings.model)
-    if served.precision == "int8":
+    if served.facts.precision == "int8":
         advice = f"words may change on another replica: set {spelled('precision', 'fp32')}; please report"
         yield from _compared("arithmetic", path, lambda: log_probs_digest(served), advice)
-    if settings.finals != "accurate" or served.published is not None:
+    if settings.finals != "accurate" or served.facts.published:
         return
-    config = facts_of(served).own_config
+    config = served.facts.own_config
     if (other := other_of(config)) is not None:
         advice = f"finals may differ between replicas: set {spelled('finals', 'fast')}; please report"
         name = "arithmetic of accurate finals"
@@ -192,11 +191,11 @@ def _compared(name: str, path: Path, find: Callable[[], str], advice: str) -> It
 def _states(settings: Settings, served: AcousticModel) -> Finding:
     row = served.slots(capacity=1, largest=1).state_bytes
     total = row * settings.all_slots
-    free = _free_on(served.device)
+    free = _free_on(served.facts.device)
     found = (
         f"{row / 1024:.0f} KiB per stream, {total / GIB:.2f} GiB for {settings.all_slots}, {free / GIB:.1f} GiB free"
     )
-    if total + (MODEL_BYTES if served.device.type == "cpu" else 0) > free:
+    if total + (MODEL_BYTES if served.facts.device.type == "cpu" else 0) > free:
         return warn("states", found, f"lower {spelled('max_streams')}, or add memory")
     return ok("states", found)
 
@@ -216,9 +215,9 @@ def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """Check that outputs of streams alone and in batches are bit-identical."""
     name, differs = "batch invariance", differing(served, TILE_ROWS if settings.reproducible else None)
     if not differs:
-        yield ok(name, f"alone and in batches of {', '.join(map(str, SIZES))}: bit-identical, {served.precision}")
+        yield ok(name, f"alone and in batches of {', '.join(map(str, SIZES))}: bit-identical, {served.facts.precision}")
         return
-    found = f"log-probs differ in batches of {', '.join(map(str, differs))}, {served.precision}"
+    found = f"log-probs differ in batches of {', '.join(map(str, differs))}, {served.facts.precision}"
     if settings.reproducible or differing(served, TILE_ROWS):
         advice = f"set {spelled('precision', 'fp32')}; please report: rows should be independent in tiles"
         yield fail(name, found, advice)
@@ -249,11 +248,11 @@ def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
 def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     """Check the decoder, and whether its compiled code is cached between starts."""
     try:
-        decoder = decoder_of(served, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+        decoder = decoder_of(served.facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     except ModelError as error:
         yield _undecodable(settings, error)
         return
-    language = "en" if served.published is not None else facts_of(served).own_config.language
+    language = "en" if served.facts.published else served.facts.own_config.language
     path = language_model_path(settings.lm, language) if decoder.supports_bias else None
     kind = "beam search" if decoder.supports_bias else "greedy"
     yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")
@@ -261,7 +260,7 @@ def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     if not decoder.supports_bias:
         return
     try:
-        grammars = grammars_of(served, settings.beams, settings.grammars)
+        grammars = grammars_of(served.facts, settings.beams, settings.grammars)
     except ModelError as error:
         advice = f"correct {spelled('grammars')}: a folder of LANGUAGE-NAME.arpa files, or leave it out"
         yield fail("grammars", str(error), advice)
@@ -294,7 +293,7 @@ def _accurate(settings: Settings, served: AcousticModel, decoder: Decoder) -> It
     if settings.finals != "accurate":
         return
     try:
-        found = accurate_of(served, decoder, settings.lm)
+        found = accurate_of(served.facts, decoder, settings.lm)
     except ModelError as error:
         yield fail("accurate finals", str(error), f"set {spelled('finals', 'fast')}")
         return

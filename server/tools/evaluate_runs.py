@@ -145,7 +145,7 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
                 "model_sha256": model.digest,
             }
         )
-    if model.published is not None:
+    if model.facts.published:
         return facts  # a reduced precision is a separate graph, which cannot be compared
     reduced = sorted({str(fact["precision"]) for fact in facts} - {"fp32"})
     if reduced:

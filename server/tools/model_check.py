@@ -21,7 +21,6 @@ from model.checkpoint import SHIPPED
 from model.ctc.tokens import Tokens
 from model.ctc.words import joined
 from model.decoder import decoder_of
-from model.facts import facts_of
 from model.published.published_model import PublishedModel
 from model.published.rewriting.verdicts import Verdict
 from model.published.rows import SIZES, check_rows, tokens_of
@@ -59,7 +58,7 @@ def check(asked: Asked, settings: Settings) -> Document:
         rewriting=settings.graph_rewriting,
     )
     load_s = time.perf_counter() - started
-    tokens = facts_of(model).tokens
+    tokens = model.facts.tokens
     audio = None if asked.audio is None else _recognized(model, tokens, asked.audio)
     rows = _rows(model, tokens.blank)
     wrong = []
@@ -107,9 +106,9 @@ def _facts(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
 
 
 def _rows(model: AcousticModel, blank: int) -> Document:
-    found, published = check_rows(model, blank), model.published
+    found = check_rows(model, blank)
     return {
-        "one_row": published is not None and published.one_row,
+        "one_row": model.facts.one_row,
         "left_out": [size for size in SIZES if size not in found.equal_bits],
         **asdict(found),
     }
@@ -120,13 +119,13 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     slots = model.slots(capacity=settings.max_batch, largest=settings.max_batch)
     batch_s = Stepper(slots).warm_up(time.perf_counter)
     step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
-    objective_s, published = settings.latency_budget_ms / 1_000, model.published
+    objective_s = settings.latency_budget_ms / 1_000
     capacity = Capacity(step_s=step_s, objective_s=objective_s, max_batch=largest)
     capacity.warmed_up(batch_s)
     shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
     return {
         "threads": model.threads,
-        "undivided": "" if published is None else published.undivided,
+        "undivided": model.facts.undivided,
         "batch_ms": {rows: round(1_000 * seconds, 3) for rows, seconds in shown.items()},
         "real_time_factor": {rows: round(seconds / (rows * step_s), 6) for rows, seconds in shown.items()},
         "largest_batch": largest,
@@ -166,10 +165,10 @@ def _recognized(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
     """Transcribe a recording, and compare the tokens with those of sherpa-onnx."""
     pcm = _read(path, model.config.sample_rate)
     config = model.config
-    if model.published is None:  # a published model needs no silence: its outputs end with the audio
+    if not model.facts.published:  # a published model needs no silence: its outputs end with the audio
         pcm = np.concatenate([pcm, np.zeros(config.flush_steps * config.step_samples, np.int16)])
     (outputs,) = log_probs_of(model, [pcm])
-    decoder = decoder_of(model, decoder="auto" if model.published is None else "greedy")
+    decoder = decoder_of(model.facts, decoder="auto" if not model.facts.published else "greedy")
     state = decoder.start(config.delay_frames)
     decoder.advance([state], outputs[np.newaxis])
     numbers = tokens_of(outputs[config.delay_frames :, : len(tokens.symbols)], tokens.blank)

@@ -17,6 +17,7 @@ from model.acoustic import load_model
 from model.config import ModelConfig
 from model.errors import CheckpointError, PrecisionError
 from model.machine import precision
+from model.machine.device import Device
 from model.machine.precision import resolve_device, resolve_precision
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
@@ -93,7 +94,7 @@ def test_an_unavailable_precision_is_rejected_with_an_alternative():
     with pytest.raises(PrecisionError, match="must be one of auto, fp32"):
         resolve_precision("fp8", cpu, quantized=True)
     with pytest.raises(PrecisionError, match="int8 needs a CPU"):
-        resolve_precision("int8", torch.device("cuda"), quantized=True)
+        resolve_precision("int8", Device("cuda"), quantized=True)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +113,8 @@ def test_auto_is_the_fastest_precision_of_processor_and_checkpoint(
 ):
     monkeypatch.setattr("model.machine.instructions.instruction_set", lambda: instructions)
     monkeypatch.setattr(precision, "native_bf16", lambda: native)
-    assert resolve_precision("auto", torch.device("cpu"), quantized=quantized) == expected
-    assert resolve_precision("auto", torch.device("cuda"), quantized=quantized) == "fp16"
+    assert resolve_precision("auto", Device("cpu"), quantized=quantized) == expected
+    assert resolve_precision("auto", Device("cuda"), quantized=quantized) == "fp16"
 
 
 def test_int8_of_a_checkpoint_without_8_bit_weights_is_rejected_with_the_command_that_creates_them(written):
@@ -128,12 +129,12 @@ def test_int8_of_a_checkpoint_without_8_bit_weights_is_rejected_with_the_command
 def test_bf16_is_rejected_on_a_processor_without_bfloat16_products(monkeypatch):
     """A GPU computes its own products."""
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
-    cpu = torch.device("cpu")
+    cpu = Device("cpu")
     message = r"^precision bf16 needs .* AVX-512 .*; use --precision int8, fp32 or auto$"
     with pytest.raises(PrecisionError, match=message):
         resolve_precision("bf16", cpu, quantized=True)
     assert [resolve_precision(name, cpu, quantized=False) for name in ("auto", "fp32")] == ["fp32", "fp32"]
-    assert resolve_precision("bf16", torch.device("cuda"), quantized=False) == "bf16"
+    assert resolve_precision("bf16", Device("cuda"), quantized=False) == "bf16"
 
 
 def test_bf16_support_follows_onednns_own_instruction_limit():

@@ -73,12 +73,12 @@ def test_a_streaming_model_is_bit_identical_to_a_stream() -> None:
 
 def test_a_decoder_with_a_second_network_is_created_and_warmed_up_if_possible() -> None:
     model = load_own(Path("tutti-small"), device="cpu", precision="int8")
-    accurate = accurate_of(model, decoder_of(model))
+    accurate = accurate_of(model.facts, decoder_of(model.facts))
     assert accurate is not None
     assert accurate.second.weights == tuned_weights(SHIPPED_LM, model.config.phones, ACCURATE)
     assert accurate.second.weights != accurate.first.weights
     accurate.warm_up()
-    assert accurate_of(model, decoder_of(model, decoder="greedy")) is None
+    assert accurate_of(model.facts, decoder_of(model.facts, decoder="greedy")) is None
 
 
 def test_the_shipped_recordings_are_recognized_at_least_as_well() -> None:

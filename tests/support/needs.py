@@ -50,13 +50,13 @@ def need_ipv6() -> None:
 
 def need_precision(precision: str) -> None:
     """Skip the test where the processor lacks the precision, in CI too: no installation adds instructions to it."""
-    import torch
 
     from model.errors import PrecisionError
+    from model.machine.device import CPU
     from model.machine.precision import resolve_precision
 
     try:
-        resolve_precision(precision, torch.device("cpu"), quantized=True)
+        resolve_precision(precision, CPU, quantized=True)
     except PrecisionError as error:
         pytest.skip(str(error))
 

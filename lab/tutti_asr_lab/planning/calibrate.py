@@ -102,7 +102,7 @@ def _measure_server(
 
 def searched(model: AcousticModel, decoder: DecoderName) -> str:
     """Return greedy or beam: what the server does with this setting."""
-    if decoder == "auto" and model.published is not None:
+    if decoder == "auto" and model.facts.published:
         return "greedy"  # no language model is given
     return resolve_decoder(decoder, None)
 

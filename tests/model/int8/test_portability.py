@@ -72,7 +72,7 @@ for name in ("beam", "greedy"):
         decoded.update(repr(decoder.words(state)).encode())
         decoded.update(decoder.save(state))
 
-accurate = accurate_of(model, make_decoder(config=model.config))
+accurate = accurate_of(model.facts, make_decoder(config=model.config))
 texts = [each.text for each in read_manifest(SAMPLES)]
 
 def taken(rows):

@@ -46,7 +46,7 @@ def test_its_card_contains_the_digest_of_its_weights(model: Int8Model) -> None:
 
 def test_the_shipped_recordings_are_recognized_at_least_as_well_with_it_as_without(model: Int8Model) -> None:
     small = load_own(device="cpu", precision="int8")
-    decoder = decoder_of(small)
+    decoder = decoder_of(small.facts)
 
     def errors(outputs: Sequence[RecordingOutput]) -> int:
         rows = ((each.utterance.source, each.utterance.text, text_of(decoder, each)) for each in outputs)

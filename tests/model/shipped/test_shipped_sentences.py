@@ -57,17 +57,17 @@ def test_sentences_are_likelier_than_their_words_in_another_order() -> None:
 
 def test_every_word_of_the_n_grams_has_pieces() -> None:
     acoustic = load_own(device="cpu", precision="int8")
-    words = decoder_of(acoustic).lm.words
+    words = decoder_of(acoustic.facts).lm.words
     assert all(np.isfinite(model().score([words[at : at + 20] for at in range(0, 2_000, 20)])))
     assert all(model().pieces.of(word) for word in words)
 
 
 def test_accurate_finals_use_it_with_the_shipped_vocabulary() -> None:
     acoustic = load_own(device="cpu", precision="int8")
-    accurate = accurate_of(acoustic, decoder_of(acoustic))
+    accurate = accurate_of(acoustic.facts, decoder_of(acoustic.facts))
     assert accurate is not None
     assert accurate.second.beams == RESCORED_BEAMS
-    other = accurate_of(acoustic, decoder_of(acoustic, decoder="beam", lm="off"), "off")
+    other = accurate_of(acoustic.facts, decoder_of(acoustic.facts, decoder="beam", lm="off"), "off")
     assert other is not None
     assert other.second.beams == SECOND_PASS_BEAMS
 

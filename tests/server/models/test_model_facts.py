@@ -14,7 +14,6 @@ import pytest
 from batching.thread.step_token import StepToken
 from model import checkpoint
 from model.acoustic import log_probs_of
-from model.facts import facts_of
 from model.recordings import read_pcm
 from model.vad.silero import SileroVad
 from server.configuration.models_file import ModelEntry
@@ -53,7 +52,7 @@ def check_equal_elsewhere(
 ) -> list[str]:
     """Decode one recording here and in a process without the weights; return the names of the decoders."""
     acoustic = load_acoustic(settings)
-    facts = facts_of(acoustic)
+    facts = acoustic.facts
     (outputs,) = log_probs_of(acoustic, [read_pcm(SAMPLE, facts.config.sample_rate)])
     here = decoded(load_decoders(facts, entry, settings, LocalEngines.of(acoustic)), outputs)
     assert here.words
@@ -84,13 +83,13 @@ def test_decoders_of_a_published_model_are_equal_in_a_process_without_its_graphs
 def test_a_description_can_be_pickled_and_has_what_a_server_shows(variant: str) -> None:
     for path in (Path(probe_of(variant).folder), SMALL):
         model = load_acoustic(Settings(model=path, device="cpu"))
-        facts = pickle.loads(pickle.dumps(facts_of(model)))
-        assert facts == facts_of(model) == facts_of(facts)
+        facts = pickle.loads(pickle.dumps(model.facts))
+        assert facts == model.facts
         assert (facts.digest, facts.precision) == (model.digest, model.precision)
         assert (facts.config, f"{facts.device}") == (model.config, "cpu")
-    published = facts_of(load_acoustic(Settings(model=Path(probe_of(variant).folder), device="cpu"))).published
-    assert published is not None
-    assert published.transducer == variant.endswith("transducer")
+    facts = load_acoustic(Settings(model=Path(probe_of(variant).folder), device="cpu")).facts
+    assert facts.published
+    assert facts.transducer == variant.endswith("transducer")
 
 
 class Recorded:
@@ -113,7 +112,7 @@ class Recorded:
 def test_a_server_makes_the_engine_of_a_model_by_its_source(live_server: Callable[..., LiveServer]) -> None:
     acoustic = SpellingModel()
     source = Recorded(acoustic)
-    model = LoadedModel.of(facts_of(acoustic), spelling_decoder(), engines=source)
+    model = LoadedModel.of(acoustic.facts, spelling_decoder(), engines=source)
     server = live_server(model=[model], reproducible=True, max_streams=5)
     with server.listen() as client:
         client.send(spell("no one "))
@@ -137,7 +136,7 @@ def test_models_are_loaded_by_the_function_that_is_given() -> None:
 
     def load(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
         calls.append((entry and entry.name, settings.model))
-        return LoadedModel.of(facts_of(SpellingModel()), spelling_decoder(), engines=NoEngines())
+        return LoadedModel.of(SpellingModel().facts, spelling_decoder(), engines=NoEngines())
 
     (model,) = load_models(Settings(), load)
     (mandarin,) = outlines_of(Settings(), load)

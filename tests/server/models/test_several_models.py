@@ -13,7 +13,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from model.machine.device import Device
+from model.ctc.tokens import Tokens
+from model.facts import ModelFacts
+from model.machine.device import CPU
 from server.errors import SettingsError
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.needs import need_package
@@ -234,7 +236,7 @@ class EightKilohertz:
 
     config = type("Config", (), {"sample_rate": 8_000, "step_samples": 640, "flush_steps": 1, "name": "telephone"})()
     config.version, config.architecture, config.languages = "1", "ctc", ()
-    digest, precision, device, published = "22telephone", "exact", Device("cpu"), None
+    facts = ModelFacts(config, "22telephone", "exact", CPU, Tokens.of(("", "a"), 0))
 
 
 def test_voice_activity_is_refused_for_a_model_of_another_rate(live_server: Start) -> None:

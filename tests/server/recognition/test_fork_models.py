@@ -44,7 +44,7 @@ def run(model: Any, decoder: Decoder) -> None:
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
 def test_the_shipped_model(precision: str) -> None:
     model = load_model(None, device="cpu", precision=precision, threads=1)
-    run(model, decoder_of(model))
+    run(model, decoder_of(model.facts))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
 from model import checkpoint
+from model.config import ModelConfig
 from model.evaluation.digest import committed_digest
+from model.facts import ModelFacts
 from model.machine import precision
 from model.torch_model import TorchModel
 from model.torch_network.slots import TorchSlots
@@ -45,11 +47,9 @@ def test_an_unsupported_precision_fails_with_advice(monkeypatch: pytest.MonkeyPa
 
 @dataclass
 class Served:
-    """The attributes of a model that `_precision` reads."""
+    """The attribute of a model that `_precision` reads."""
 
-    precision: str
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    published: None = None
+    facts: ModelFacts
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,8 @@ def test_precision_names_the_instructions_and_warns_of_slow_ones(  # noqa: PLR09
     monkeypatch: pytest.MonkeyPatch, way: str, asked: str, precision: str, verdict: Verdict, text: str
 ) -> None:
     monkeypatch.setattr(doctor_model, "instruction_set", lambda: way)
-    finding = doctor_model._precision(Settings(precision=asked), Served(precision))
+    served = Served(ModelFacts.own(ModelConfig(), precision=precision))
+    finding = doctor_model._precision(Settings(precision=asked), served)
     assert finding.verdict is verdict
     assert text in finding.found + finding.advice
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from model.config import ENGLISH, ModelConfig
 from model.ctc.greedy import GreedyDecoder
+from model.facts import ModelFacts
 from model.machine.device import Device
 from server.audio.pcm import PCM
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
@@ -72,7 +73,6 @@ class SpellingModel:
     digest = "00spelling"
     precision = "exact"
     device = Device("cpu")
-    published = None
 
     def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
         self.config = replace(CONFIG, lookahead=lookahead)
@@ -82,6 +82,11 @@ class SpellingModel:
             "steps": ((1,), np.float32),
         }
         self.rows: list[int] = []  # rows of each call so far
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What decoders and a server need of it."""
+        return ModelFacts.own(self.config, self.digest, self.precision, self.device)
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
         """The model over `capacity` streams."""

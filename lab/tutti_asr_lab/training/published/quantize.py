@@ -166,7 +166,7 @@ class _Outcome:
 
 def _outcome(model: PublishedModel, recordings: Sequence[Spoken]) -> _Outcome:
     outputs = log_probs_of(model, [each.pcm for each in recordings])
-    decoder = decoder_of(model, decoder="greedy")
+    decoder = decoder_of(model.facts, decoder="greedy")
     texts = []
     for frames in outputs:
         state = decoder.start(model.config.delay_frames)
