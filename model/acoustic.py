@@ -7,28 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model import checkpoint
 from model.errors import CheckpointError, PrecisionError
+from model.facts import AcousticModel
 from model.int8_model import Int8Model
 from model.machine.precision import resolve_device, resolve_precision
 from model.machine.runtime import set_up_torch, threads_of
 from model.published.files import is_published
 from model.published.published_model import PublishedModel
 from model.published.rewriting.verdicts import Rewriting
-
-if TYPE_CHECKING:
-    from model.torch_model import TorchModel
-
-OwnModel: TypeAlias = "TorchModel | Int8Model"
-"""Both have `config`, `digest`, `precision`, `device`, `threads`, `weight_bytes`, `slots` and `recurrent_product`."""
-
-AcousticModel: TypeAlias = "OwnModel | PublishedModel"
-"""All have `config`, `digest`, `precision`, `device`, `threads`, `weight_bytes` and `slots`."""
 
 ROWS = 48  # recordings of similar length in one batch
 
@@ -55,7 +46,7 @@ def load_model(
 
 def load_own(
     path: Path | None = None, *, device: str = "auto", precision: str = "auto", threads: int | None = None
-) -> OwnModel:
+) -> AcousticModel:
     """Read a checkpoint; see `load_model`. Raises: CheckpointError, PrecisionError."""
     path = checkpoint.SHIPPED if path is None else checkpoint.named(path)
     checkpoint.streaming_outline(path)
@@ -96,10 +87,11 @@ def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) 
     longest_first = sorted(range(len(recordings)), key=lambda at: -len(recordings[at]))
     slots = model.slots(capacity=ROWS, largest=ROWS)
     at_once = len(slots.inputs)
+    steps_of = config.steps_of if model.facts.published else lambda samples: -(-samples // config.step_samples)
     found: dict[int, NDArray[np.float32]] = {}
     for first in range(0, len(recordings), at_once):
         members = longest_first[first : first + at_once]
-        steps = [_steps_of(model, len(recordings[at])) for at in members]
+        steps = [steps_of(len(recordings[at])) for at in members]
         audio = np.zeros((len(members), steps[0], config.step_samples), np.int16)
         for slot, at in enumerate(members):
             lead = config.lead_samples
@@ -113,9 +105,3 @@ def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) 
         for slot, at in enumerate(members):
             found[at] = np.concatenate([rows[slot] for rows in outputs[: steps[slot]]])
     return [found[at] for at in range(len(recordings))]
-
-
-def _steps_of(model: AcousticModel, samples: int) -> int:
-    if isinstance(model, PublishedModel):
-        return model.config.steps_of(samples)
-    return -(-samples // model.config.step_samples)

@@ -1,11 +1,15 @@
-"""Facts about a loaded model, without its weights: what decoders and a server need to know of it. They can be pickled.
+"""The form of an acoustic model, and the facts about it without its weights, which can be pickled.
 
 A process that computes no steps builds its decoders from the facts that another one sends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from model.config import BLANK, ModelConfig
 from model.ctc.tokens import Tokens
@@ -44,3 +48,60 @@ class ModelFacts:
         """Configuration of a model of this project, one that is not `published`."""
         assert isinstance(self.config, ModelConfig), "it is published"
         return self.config
+
+
+class Slots(Protocol):
+    """A model with states in numbered slots: `batching.slot_model.SlotModel`, which says what each part means."""
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots."""
+
+    @property
+    def inputs(self) -> NDArray[Any]:
+        """(largest, S) int16: rows for the next steps."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of an exported state in bytes."""
+
+    def run(self, slots: Sequence[int]) -> NDArray[Any]:
+        """Step these slots."""
+
+    def reset(self, slot: int) -> None:
+        """Set the slot's state to that of a new stream."""
+
+    def export(self, slot: int) -> bytes:
+        """Return a copy of the slot's state."""
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite the slot's state."""
+
+
+class AcousticModel(Protocol):
+    """A loaded acoustic model: int16 PCM in steps, outputs of frames out."""
+
+    @property
+    def config(self) -> ModelDescription:
+        """Its sample rate, step and symbols."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What decoders and a server need of it."""
+
+    @property
+    def threads(self) -> int:
+        """Number of compute threads of a step."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the weights that a step reads, in bytes."""
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> Slots:
+        """Return the model over `capacity` streams, in batches of at most `largest`.
+
+        With `tile_rows` its arithmetic runs on exactly that many rows at a time, where that makes a difference.
+        """
+
+    def recurrent_product(self, rows: int) -> Callable[[], object] | None:
+        """Return the largest product of a step on noise, for separate timing; None for a published model."""

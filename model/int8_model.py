@@ -17,7 +17,7 @@ from model.machine.device import CPU
 
 
 class Int8Model:
-    """Maps int16 PCM to log-probs in one compiled call; implements `model.acoustic.AcousticModel` by structure."""
+    """Maps int16 PCM to log-probs in one compiled call; implements `model.facts.AcousticModel` by structure."""
 
     precision = "int8"
     device = CPU

@@ -33,7 +33,7 @@ processors with AVX-512; checked by tests/model/test_network.py on the machine t
 class TorchModel:
     """Maps int16 PCM (B, step_samples) and state to log-probs (B, frames_per_step, outputs) float32 and next state.
 
-    Implements `model.torch_network.slots.StepModel` and `model.acoustic.AcousticModel` by structure.
+    Implements `model.torch_network.slots.StepModel` and `model.facts.AcousticModel` by structure.
     """
 
     def __init__(

@@ -71,11 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--types", type=Path, help="write the argument types of what was used to this file")
     asked = parser.parse_args(arguments)
     model = load_own(device="cpu")
-    if model.precision == "int8":
+    if model.facts.precision == "int8":
         _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
 
     def search() -> None:
-        accurate = accurate_of(model.facts, make_decoder(config=model.config, decoder="beam"))
+        accurate = accurate_of(model.facts, make_decoder(config=model.facts.own_config, decoder="beam"))
         if accurate is not None:
             accurate.warm_up()
 

@@ -15,9 +15,8 @@ from functools import partial
 import numba
 import numpy as np
 
-from model.acoustic import AcousticModel
 from model.config import PAIRS, ModelConfig
-from model.published.published_model import PublishedModel
+from model.facts import AcousticModel
 
 WARM_UP, RUNS = 5, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -62,13 +61,13 @@ def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
     slots.inputs[:] = np.random.default_rng(1).integers(-8_000, 8_000, slots.inputs.shape)
     step_ms = {rows: round(_median_ms(partial(slots.run, range(rows))), 3) for rows in batches if rows <= largest}
     product_gflops, step_gflops = _gflops(model, largest, step_ms[largest])
-    waits = statistics.median(read_ns(model.weight_bytes)) if model.device.type == "cpu" else None
+    waits = statistics.median(read_ns(model.weight_bytes)) if model.facts.device.type == "cpu" else None
     return Ceiling(
         step_ms=step_ms,
         step_audio_ms=model.config.step_samples / model.config.sample_rate * 1e3,
         product_gflops=product_gflops,
         step_gflops=step_gflops,
-        precision=model.precision,
+        precision=model.facts.precision,
         threads=model.threads,
         read_ns=None if waits is None else round(waits, 1),
         in_caches=None if waits is None else waits <= SLOW_NS,
@@ -77,12 +76,14 @@ def measure(model: AcousticModel, batches: Sequence[int] = BATCHES) -> Ceiling:
 
 def _gflops(model: AcousticModel, rows: int, step_ms: float) -> tuple[float | None, float | None]:
     """Speed of the recurrent product alone and of all products of a step, at `rows` rows."""
-    if isinstance(model, PublishedModel):
+    product = model.recurrent_product(rows)
+    if product is None:
         return None, None
-    product = 6.0 * rows * model.config.hidden**2  # operations
+    config = model.facts.own_config
+    operations = 6.0 * rows * config.hidden**2
     return (
-        round(product / _median_ms(model.recurrent_product(rows)) / 1e6, 1),
-        round(step_operations(model.config) * rows / step_ms / 1e6, 1),
+        round(operations / _median_ms(product) / 1e6, 1),
+        round(step_operations(config) * rows / step_ms / 1e6, 1),
     )
 
 

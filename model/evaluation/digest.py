@@ -19,9 +19,10 @@ import soundfile
 from numpy.typing import NDArray
 
 from model import checkpoint
-from model.acoustic import AcousticModel, load_own, load_segment_model, log_probs_of
+from model.acoustic import load_own, load_segment_model, log_probs_of
 from model.decoder import SENTENCES
 from model.errors import ModelError
+from model.facts import AcousticModel
 from model.lm.recurrent.model import RecurrentLanguageModel
 from model.recordings import PCM, read_manifest, read_pcm
 

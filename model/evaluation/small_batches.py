@@ -17,8 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from model.acoustic import OwnModel
 from model.evaluation.ceiling import BATCHES, step_operations
+from model.facts import AcousticModel
 
 TURNS = 5
 CALLS = 4  # timed calls of a turn; one more before them fetches the weights into the caches
@@ -54,23 +54,31 @@ class Efficiency:
         return self.by_rows[rows].product_gflops / self.peak_gflops
 
 
-def measure_small(models: Sequence[OwnModel], rows: Sequence[int] = BATCHES, turns: int = TURNS) -> list[Efficiency]:
+def measure_small(
+    models: Sequence[AcousticModel], rows: Sequence[int] = BATCHES, turns: int = TURNS
+) -> list[Efficiency]:
     """Time steps and products of each model; they differ in precision, and compute on the calling thread."""
     works: dict[Work, Callable[[], object]] = {}
     for count in rows:
         for model in models:
-            works[model.precision, "step", count] = _step(model, count)
-            works[model.precision, "product", count] = model.recurrent_product(count)
-    works |= {(model.precision, "product", PEAK_ROWS): model.recurrent_product(PEAK_ROWS) for model in models}
+            works[model.facts.precision, "step", count] = _step(model, count)
+            works[model.facts.precision, "product", count] = _product(model, count)
+    works |= {(model.facts.precision, "product", PEAK_ROWS): _product(model, PEAK_ROWS) for model in models}
     seconds = _medians(works, turns)
     return [_efficiency(model, seconds, rows) for model in models]
 
 
-def _step(model: OwnModel, rows: int) -> Callable[[], object]:
+def _step(model: AcousticModel, rows: int) -> Callable[[], object]:
     """A step of `rows` streams on noise."""
     slots = model.slots(capacity=rows, largest=rows)
     slots.inputs[:] = np.random.default_rng(1).integers(-8_000, 8_000, slots.inputs.shape)
     return partial(slots.run, range(rows))
+
+
+def _product(model: AcousticModel, rows: int) -> Callable[[], object]:
+    product = model.recurrent_product(rows)
+    assert product is not None, "it is published"
+    return product
 
 
 def _medians(works: dict[Work, Callable[[], object]], turns: int) -> dict[Work, float]:
@@ -86,17 +94,17 @@ def _medians(works: dict[Work, Callable[[], object]], turns: int) -> dict[Work, 
     return {work: statistics.median(each) for work, each in seconds.items()}
 
 
-def _efficiency(model: OwnModel, seconds: dict[Work, float], rows: Sequence[int]) -> Efficiency:
+def _efficiency(model: AcousticModel, seconds: dict[Work, float], rows: Sequence[int]) -> Efficiency:
     """Speeds of one model."""
-    operations = 6.0 * model.config.hidden**2  # of the product, for a row
+    operations = 6.0 * model.facts.own_config.hidden**2  # of the product, for a row
 
     def product_gflops(count: int) -> float:
-        return operations * count / seconds[model.precision, "product", count] / 1e9
+        return operations * count / seconds[model.facts.precision, "product", count] / 1e9
 
     by_rows = {}
     for count in rows:
-        step_s = seconds[model.precision, "step", count]
-        step_gflops = step_operations(model.config) * count / step_s / 1e9
+        step_s = seconds[model.facts.precision, "step", count]
+        step_gflops = step_operations(model.facts.own_config) * count / step_s / 1e9
         by_rows[count] = Rows(round(step_s * 1e3, 4), round(step_gflops, 2), round(product_gflops(count), 2))
     peak = max(product_gflops(count) for count in (*rows, PEAK_ROWS))
-    return Efficiency(model.precision, round(peak, 2), by_rows)
+    return Efficiency(model.facts.precision, round(peak, 2), by_rows)

@@ -35,7 +35,7 @@ LARGEST_BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A CTC graph, or the graphs of a transducer; implements `model.acoustic.AcousticModel` by structure."""
+    """A CTC graph, or the graphs of a transducer; implements `model.facts.AcousticModel` by structure."""
 
     config: PublishedDescription
     tokens: Tokens
@@ -240,6 +240,9 @@ class PublishedModel:
     def weight_bytes(self) -> int:
         """Size of the graph files in bytes, which is about that of the weights."""
         return sum(path.stat().st_size for path in self.files.graphs.values())
+
+    def recurrent_product(self, rows: int) -> None:
+        """None: its products are not known."""
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> PublishedSlots:
         """Return the model with slots for `capacity` streams, in batches of at most `largest` rows.

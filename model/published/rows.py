@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.description import ModelDescription
+from model.facts import AcousticModel, Slots
 from model.recordings import read_pcm
 
 SPEECH = Path(__file__).parents[1] / "samples" / "demo.flac"
@@ -27,31 +27,6 @@ QUICK_SIZES = (2, 8)
 QUICK_COMPARED = 2
 QUICK_WINDOWS = 2
 """The quick check runs 24 windows: 0.8 s for a zipformer with random weights of 207 MB, measured on one core."""
-
-
-class Slots(Protocol):
-    """The part of `batching.SlotModel` that the check uses."""
-
-    @property
-    def inputs(self) -> NDArray[Any]:
-        """(largest, S) int16: rows for the next steps."""
-
-    def run(self, slots: Sequence[int]) -> NDArray[Any]:
-        """Step these slots."""
-
-    def reset(self, slot: int) -> None:
-        """Set the slot's state to that of a new stream."""
-
-
-class Slotted(Protocol):
-    """A model that can be checked: a published one or one of this project."""
-
-    @property
-    def config(self) -> ModelDescription:
-        """Description of its steps and frames."""
-
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> Slots:
-        """Return the model with slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +48,14 @@ class RowCheck:
         return tuple(size for size, equal in self.equal_tokens.items() if not equal)
 
 
-def check_rows(model: Slotted, blank: int, *, tile_rows: int | None = None) -> RowCheck:
+def check_rows(model: AcousticModel, blank: int, *, tile_rows: int | None = None) -> RowCheck:
     """Compare streams of speech alone and in batches of all `SIZES` that the model supports."""
     step_s = model.config.step_samples / model.config.sample_rate
     windows = max(LEAST_WINDOWS, round(AUDIO_S / step_s))
     return _compare(model, blank, sizes=SIZES, compared=COMPARED, windows=windows, tile_rows=tile_rows)
 
 
-def check_rows_quickly(model: Slotted, blank: int) -> RowCheck:
+def check_rows_quickly(model: AcousticModel, blank: int) -> RowCheck:
     """Compare a few windows, within a second for a model of 100 MB: sufficient for bits, hardly for symbols."""
     return _compare(model, blank, sizes=QUICK_SIZES, compared=QUICK_COMPARED, windows=QUICK_WINDOWS, tile_rows=None)
 
@@ -95,7 +70,7 @@ def tokens_of(outputs: NDArray[np.float32], blank: int) -> list[int]:
 
 
 def _compare(
-    model: Slotted, blank: int, *, sizes: Sequence[int], compared: int, windows: int, tile_rows: int | None
+    model: AcousticModel, blank: int, *, sizes: Sequence[int], compared: int, windows: int, tile_rows: int | None
 ) -> RowCheck:
     slots = model.slots(capacity=max(sizes), largest=max(sizes), tile_rows=tile_rows)
     config, largest = model.config, len(slots.inputs)

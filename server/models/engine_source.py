@@ -17,7 +17,7 @@ from batching.engine import Engine
 from batching.slot_model import SlotModel
 from batching.thread.step_token import StepToken
 from model.description import ModelDescription
-from model.facts import ModelFacts
+from model.facts import AcousticModel
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.recognition.engines import Deliver, MakeEngine, on_loop
 from server.recognition.session_options import MAX_BACKLOG_S
@@ -35,14 +35,6 @@ class BatchedModel(Protocol):
 
         With `tile_rows` its arithmetic runs on exactly that many rows at a time, where that makes a difference.
         """
-
-
-class BatchedAcousticModel(BatchedModel, Protocol):
-    """A loaded acoustic model: int16 PCM in steps, log-probabilities out."""
-
-    @property
-    def facts(self) -> ModelFacts:
-        """What decoders and a server need of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +88,15 @@ class EngineSource(Protocol):
 class LocalEngines:
     """Engines that are threads of this process, of a model that is loaded here."""
 
-    def __init__(self, model: BatchedModel, *, gpu: str | None = None) -> None:
-        self._model = model
-        self.gpu = gpu
+    def __init__(self, model: BatchedModel, acoustic: AcousticModel | None = None) -> None:
+        """`acoustic`: the model again, if it is not the voice-activity model."""
+        self._model, self._acoustic = model, acoustic
+        self.gpu = "cuda" if acoustic is not None and acoustic.facts.device.type == "cuda" else None
 
     @classmethod
-    def of(cls, model: BatchedAcousticModel) -> LocalEngines:
+    def of(cls, model: AcousticModel) -> LocalEngines:
         """Return the engines of an acoustic model."""
-        return cls(model, gpu="cuda" if model.facts.device.type == "cuda" else None)
+        return cls(model, model)
 
     def maker(self, plan: EnginePlan, step_token: StepToken | None, clock: Callable[[], float]) -> MakeEngine:
         """Return a function that makes an engine by a plan, whose thread starts later."""
@@ -126,4 +119,5 @@ class LocalEngines:
 
     def warn_of_dependent_rows(self, reproducible: bool) -> None:
         """Check the model's batches, and log warnings; takes up to a second."""
-        warn_of_dependent_rows(self._model, reproducible)
+        if self._acoustic is not None:
+            warn_of_dependent_rows(self._acoustic, reproducible)

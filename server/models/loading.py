@@ -13,15 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from model import checkpoint, levels
-from model.acoustic import AcousticModel, load_model
+from model.acoustic import load_model
 from model.ctc.interface import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
-from model.facts import ModelFacts
+from model.facts import AcousticModel, ModelFacts
 from model.published.files import is_published
 from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
-from server.models.engine_source import BatchedAcousticModel, EngineSource, LocalEngines
+from server.models.engine_source import EngineSource, LocalEngines
 from server.models.selection import is_english, is_language
 from server.settings import Settings
 
@@ -151,7 +151,7 @@ class LoadedModel:
     @classmethod
     def of(
         cls,
-        acoustic: BatchedAcousticModel | ModelFacts,
+        acoustic: AcousticModel | ModelFacts,
         decoder: Decoder,
         name: str | None = None,
         languages: tuple[str, ...] = (),

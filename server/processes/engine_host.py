@@ -24,7 +24,7 @@ import structlog
 from batching.errors import EngineDown
 from batching.thread.step_token import StepToken
 from batching.wire.engine_server import EngineServer
-from model.acoustic import AcousticModel
+from model.facts import AcousticModel
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches, steps_at_once
 from server.errors import ServerNotReady, UnknownModel
@@ -203,7 +203,7 @@ class EngineHost:
         kind = MODEL if name.startswith(MODEL) else VAD
         acoustic = await self._model(name.removeprefix(kind))
         model: BatchedModel = acoustic
-        samples, digest = acoustic.config.step_samples, acoustic.digest
+        samples, digest = acoustic.config.step_samples, acoustic.facts.digest
         if kind == VAD:
             if self._vad is None:
                 raise ServerNotReady("no voice-activity model is loaded")

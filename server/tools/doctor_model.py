@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from model import checkpoint
-from model.acoustic import AcousticModel, load_model, load_segment_model
+from model.acoustic import load_model, load_segment_model
 from model.ctc.interface import Decoder
 from model.ctc.search import kernel
 from model.decoder import SENTENCES, SHIPPED_LM, accurate_of, decoder_of, grammars_of, language_model_path
 from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError, install_hint
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
+from model.facts import AcousticModel
 from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
 from model.machine.device import Device

@@ -137,12 +137,12 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
         )
         facts.append(
             {
-                "precision": model.precision,
+                "precision": model.facts.precision,
                 "decoder": _decoder_name(settings),
-                "device": str(model.device),
+                "device": str(model.facts.device),
                 "model": model.config.name,
                 "model_version": model.config.version,
-                "model_sha256": model.digest,
+                "model_sha256": model.facts.digest,
             }
         )
     if model.facts.published:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from batching.capacity import Capacity
 from batching.stepper import Stepper
-from model.acoustic import AcousticModel, load_model, log_probs_of
+from model.acoustic import load_model, log_probs_of
 from model.checkpoint import SHIPPED
-from model.ctc.tokens import Tokens
 from model.ctc.words import joined
 from model.decoder import decoder_of
+from model.facts import AcousticModel
 from model.published.published_model import PublishedModel
 from model.published.rewriting.verdicts import Verdict
 from model.published.rows import SIZES, check_rows, tokens_of
@@ -59,7 +59,8 @@ def check(asked: Asked, settings: Settings) -> Document:
     )
     load_s = time.perf_counter() - started
     tokens = model.facts.tokens
-    audio = None if asked.audio is None else _recognized(model, tokens, asked.audio)
+    published = model if isinstance(model, PublishedModel) else None
+    audio = None if asked.audio is None else _recognized(model, published, asked.audio)
     rows = _rows(model, tokens.blank)
     wrong = []
     if others := [str(size) for size, same in rows["equal_tokens"].items() if not same]:
@@ -67,22 +68,22 @@ def check(asked: Asked, settings: Settings) -> Document:
     if audio is not None and audio["sherpa"].get("equal") is False:
         wrong.append("sherpa-onnx outputs different tokens")
     return {
-        "model": _facts(model, tokens, asked.model or SHIPPED) | {"load_s": round(load_s, 2)},
+        "model": _facts(model, published, asked.model or SHIPPED) | {"load_s": round(load_s, 2)},
         "rows": rows,
         "speed": _speed(model, settings),
-        **_rewriting(model, asked, settings),
+        **({} if published is None else _rewriting(published, asked, settings)),
         **({} if audio is None else {"audio": audio}),
         "wrong": wrong,
         "ok": not wrong,
     }
 
 
-def _facts(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
-    config = model.config
+def _facts(model: AcousticModel, published: PublishedModel | None, path: Path) -> Document:
+    config, tokens = model.config, model.facts.tokens
     step_ms = 1_000 * config.step_samples / config.sample_rate
-    if isinstance(model, PublishedModel):
-        described = model.config
-        files = (*model.files.graphs.values(), model.files.tokens)
+    if published is not None:
+        described = published.config
+        files = (*published.files.graphs.values(), published.files.tokens)
         window_ms = step_ms if described.raw else 1_000.0 * described.window * described.hop / described.sample_rate
         latency_ms = 1_000 * described.latency_s
     else:
@@ -91,7 +92,7 @@ def _facts(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
         "kind": config.architecture,
         "name": config.name,
         "version": config.version,
-        "precision": model.precision,
+        "precision": model.facts.precision,
         "languages": list(config.languages),
         "sample_rate": config.sample_rate,
         "window_ms": round(window_ms, 1),
@@ -135,9 +136,9 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     }
 
 
-def _rewriting(model: AcousticModel, asked: Asked, settings: Settings) -> Document:
+def _rewriting(model: PublishedModel, asked: Asked, settings: Settings) -> Document:
     """Describe the rewrites of a published graph, its batch times as published, and its scales of 8-bit integers."""
-    if not isinstance(model, PublishedModel) or not model.rewrites:
+    if not model.rewrites:
         return {}
     found: Document = {"rewrites": [_verdict(each) for each in model.rewrites]}
     if any(each.applied for each in model.rewrites):
@@ -161,14 +162,14 @@ def _verdict(verdict: Verdict) -> Document:
     return asdict(verdict) | {"largest_difference": verdict.largest_difference if finite else None}
 
 
-def _recognized(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
+def _recognized(model: AcousticModel, published: PublishedModel | None, path: Path) -> Document:
     """Transcribe a recording, and compare the tokens with those of sherpa-onnx."""
     pcm = _read(path, model.config.sample_rate)
-    config = model.config
-    if not model.facts.published:  # a published model needs no silence: its outputs end with the audio
+    config, tokens = model.config, model.facts.tokens
+    if published is None:  # a published model needs no silence: its outputs end with the audio
         pcm = np.concatenate([pcm, np.zeros(config.flush_steps * config.step_samples, np.int16)])
     (outputs,) = log_probs_of(model, [pcm])
-    decoder = decoder_of(model.facts, decoder="auto" if not model.facts.published else "greedy")
+    decoder = decoder_of(model.facts, decoder="auto" if published is None else "greedy")
     state = decoder.start(config.delay_frames)
     decoder.advance([state], outputs[np.newaxis])
     numbers = tokens_of(outputs[config.delay_frames :, : len(tokens.symbols)], tokens.blank)
@@ -176,13 +177,13 @@ def _recognized(model: AcousticModel, tokens: Tokens, path: Path) -> Document:
         "file": path.name,
         "seconds": round(len(pcm) / config.sample_rate, 2),
         "text": joined(word.text for word in decoder.take(state)),
-        "sherpa": _sherpa(model, as_shown([tokens.symbols[number] for number in numbers]), pcm),
+        "sherpa": _sherpa(published, as_shown([tokens.symbols[number] for number in numbers]), pcm),
     }
 
 
-def _sherpa(model: AcousticModel, ours: list[str], pcm: NDArray[np.int16]) -> Document:
+def _sherpa(model: PublishedModel | None, ours: list[str], pcm: NDArray[np.int16]) -> Document:
     found = sherpa_version()
-    if not isinstance(model, PublishedModel):
+    if model is None:
         return {"version": found, "left_out": "it cannot read this checkpoint: see `tutti export`"}
     if found is None:
         return {"version": None, "left_out": "it is not installed"}

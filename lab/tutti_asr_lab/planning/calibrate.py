@@ -21,8 +21,9 @@ from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.measurement.engine_times import EngineTimes, measure_engine
 from loadtest.reports import environment
 from loadtest.served import ALL_IN, ONE_PROCESS, served_process
-from model.acoustic import AcousticModel, load_model
+from model.acoustic import load_model
 from model.decoder import DecoderName, resolve_decoder
+from model.facts import AcousticModel
 from model.machine.runtime import shorten_switches
 from model.published.rewriting.verdicts import Rewriting
 from tutti_asr_lab.planning import loopback
@@ -62,7 +63,7 @@ def calibrate(
     """
     shorten_switches()
     model = load_model(model_path, device=device, precision=precision, threads=threads, rewriting=rewriting)
-    progress(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.precision}")
+    progress(f"engine: batches of {SIZES[0]} to {SIZES[-1]} rows, {model.facts.precision}")
     times = measure_engine(model.slots, SIZES, tries=TRIES)
     options = [*ALL_IN, *ONE_PROCESS, "--log-level", "error", "--decoder", decoder, "--threads", str(threads)]
     options += ["--device", device, "--precision", precision]
@@ -230,9 +231,9 @@ def _provenance(model: AcousticModel, decoder: str, command: str, *, others: flo
         hardware=here.hardware,
         cores=here.cores,
         model=model.config.name,
-        digest=model.digest,
-        precision=model.precision,
-        device=str(model.device),
+        digest=model.facts.digest,
+        precision=model.facts.precision,
+        device=str(model.facts.device),
         threads=model.threads,
         decoder=decoder,
         lm="built-in" if decoder == "beam" else "off",

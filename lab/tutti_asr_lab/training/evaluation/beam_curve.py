@@ -140,7 +140,7 @@ def main(
     out.parent.mkdir(parents=True, exist_ok=True)  # fails early: decoding takes minutes
     keep_kernels()
     acoustic = load_own(model, precision=precision)
-    config = acoustic.config
+    config = acoustic.facts.own_config
     outputs = outputs_of(acoustic, read_manifests(manifest))
     decoders: dict[Key, Decoder] = {}
     for path in lm or [SHIPPED_LM]:
@@ -152,7 +152,7 @@ def main(
     points = measure(decoders, outputs, rounds, config.frame_s)
     facts = {
         "recordings": f"{len(outputs)}, {sum(len(item.log_probs) for item in outputs) * config.frame_s:.0f} s, whole",
-        "model": f"{config.name} {config.version}, {acoustic.precision}, sha256 {acoustic.digest}",
+        "model": f"{config.name} {config.version}, {acoustic.facts.precision}, sha256 {acoustic.facts.digest}",
         "processor": binding.get_host_cpu_name(),
         "rounds": rounds,
     }

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.acoustic import OwnModel, log_probs_of
+from model.acoustic import log_probs_of
 from model.config import TAIL_FRAMES
 from model.ctc.interface import Decoder, LogProbs
 from model.ctc.kept_frames import take_mean
 from model.ctc.words import joined
 from model.evaluation.scoring import Score, by_source
+from model.facts import AcousticModel
 from model.recordings import Utterance, read_pcm
 
 
@@ -29,9 +30,9 @@ class RecordingOutput:
     log_probs: LogProbs
 
 
-def outputs_of(model: OwnModel, utterances: Sequence[Utterance]) -> list[RecordingOutput]:
+def outputs_of(model: AcousticModel, utterances: Sequence[Utterance]) -> list[RecordingOutput]:
     """Run the acoustic model over whole recordings. Raises: AudioError."""
-    config = model.config
+    config = model.facts.own_config
     recordings = [read_pcm(u.audio, config.sample_rate) for u in utterances]
     frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
     samples = [(count + config.delay_frames) * config.frame_samples for count in frames]
@@ -44,7 +45,9 @@ def outputs_of(model: OwnModel, utterances: Sequence[Utterance]) -> list[Recordi
     ]
 
 
-def mean_outputs_of(model: OwnModel, other: OwnModel, utterances: Sequence[Utterance]) -> list[RecordingOutput]:
+def mean_outputs_of(
+    model: AcousticModel, other: AcousticModel, utterances: Sequence[Utterance]
+) -> list[RecordingOutput]:
     """Mean of both models' probabilities, as in the second pass over a segment. Raises: AudioError."""
     outputs = outputs_of(model, utterances)
     for item, second in zip(outputs, outputs_of(other, utterances), strict=True):

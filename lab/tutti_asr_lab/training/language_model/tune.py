@@ -76,7 +76,8 @@ class TunedSearch:
         Raises: ModelError.
         """
         acoustic = load_own(model, precision=precision, threads=0)
-        config, name, compute = acoustic.config, acoustic.config.name, partial(outputs_of, acoustic)
+        config, compute = acoustic.facts.own_config, partial(outputs_of, acoustic)
+        name = config.name
         if accurate:
             other = other_of(config)
             if other is None:

@@ -83,7 +83,7 @@ def tune(path: Path, manifests: Sequence[Path]) -> None:
     keep_kernels()
     model = RecurrentLanguageModel.load(path)
     acoustic = load_own(device="cpu", precision="int8", threads=0)
-    accurate, other = accurate_of(acoustic.facts, decoder_of(acoustic.facts)), other_of(acoustic.config)
+    accurate, other = accurate_of(acoustic.facts, decoder_of(acoustic.facts)), other_of(acoustic.facts.own_config)
     if accurate is None or other is None:
         raise ModelError(f"no shipped model can serve as the second pass of {acoustic.config.name}")
     utterances, second = read_manifests(manifests), load_segment_model(other[0])
