@@ -16,7 +16,6 @@ from model.ctc.greedy import GreedyDecoder, TransducerDecoder
 from model.ctc.interface import Decoder
 from model.ctc.phones import PhoneLexicon
 from model.ctc.rescoring import Rescorer
-from model.ctc.tokens import Tokens
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
@@ -66,10 +65,9 @@ class Language:
         """
         if path is None:
             return cls()
-        lm, tuned = LanguageModel.load(path), tuned_weights(path, phones, acoustic_model)
-        return cls(
-            lm, phone_lexicon_of(lm, path, phones, language) if phones else None, tuned or default_weights(phones)
-        )
+        lm, untuned = LanguageModel.load(path), PHONES_WEIGHTS if phones else DecodingWeights()
+        weights = tuned_weights(path, phones, acoustic_model) or untuned
+        return cls(lm, phone_lexicon_of(lm, path, phones, language) if phones else None, weights)
 
 
 def phone_lexicon_of(lm: LanguageModel, path: Path, phones: Sequence[str], language: str = "en") -> PhoneLexicon:
@@ -89,32 +87,6 @@ def _shared_lexicon(path: Path) -> Lexicon:
     return kept_lexicon(path)
 
 
-def default_weights(phones: Sequence[str]) -> DecodingWeights:
-    """The weights where none were tuned."""
-    return PHONES_WEIGHTS if phones else DecodingWeights()
-
-
-def make_decoder(
-    *,
-    config: ModelConfig,
-    decoder: DecoderName = "auto",
-    beams: int = BEAMS,
-    lm: LanguageModelName = None,
-) -> Decoder:
-    """Return the decoder, ready for its first stream. Raises: LanguageModelError, which is a ModelError."""
-    if resolve_decoder(decoder, lm) == "greedy":
-        return GreedyDecoder(config.vocabulary, config.frame_s)
-
-    path = language_model_path(lm, config.language)
-    return warmed(own_search(config, beams, Language.load(path, config.phones, config.language, config.name)))
-
-
-def warmed(search: BeamDecoder) -> BeamDecoder:
-    """Compile what streams will run, and return the search."""
-    search.warm_up()
-    return search
-
-
 def grammars_of(facts: ModelFacts, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
     """Searches for one kind of phrase, by the names that clients choose them by.
 
@@ -131,7 +103,8 @@ def grammars_of(facts: ModelFacts, beams: int = BEAMS, folder: Path | None = Non
     searches = {}
     for name, path in sorted(found.items()):
         language = Language.load(path, config.phones, config.language)
-        searches[name] = warmed(own_search(config, beams, language, keeps_blank=True))
+        searches[name] = own_search(config, beams, language, keeps_blank=True)
+        searches[name].warm_up()
     return searches
 
 
@@ -165,42 +138,33 @@ def own_search(config: ModelConfig, beams: int, language: Language, **options: A
 
 
 def decoder_of(
-    facts: ModelFacts,
-    *,
-    decoder: DecoderName = "auto",
-    beams: int = BEAMS,
-    lm: LanguageModelName = None,
+    facts: ModelFacts, *, decoder: DecoderName = "auto", beams: int = BEAMS, lm: LanguageModelName = None
 ) -> Decoder:
-    """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError."""
-    if not facts.published:
-        return make_decoder(config=facts.own_config, decoder=decoder, beams=beams, lm=lm)
-    if not facts.transducer:
-        return decoder_for(facts.tokens, facts.config.frame_s, decoder=decoder, beams=beams, lm=lm)
-    if decoder == "beam" or isinstance(lm, Path):
-        raise PublishedModelError(
-            f"{facts.config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
-        )
-    return TransducerDecoder(facts.tokens, facts.config.frame_s)
+    """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError.
 
-
-def decoder_for(
-    tokens: Tokens,
-    frame_s: float,
-    *,
-    decoder: DecoderName = "auto",
-    beams: int = BEAMS,
-    lm: LanguageModelName = None,
-) -> Decoder:
-    """Return the decoder of a published CTC model's symbols, ready for its first stream.
-
-    The shipped language model, of English words, is used where its path is given alone; `auto` is beam search where a
-    path is given. Raises: LanguageModelError, VocabularyError, which are ModelErrors.
+    The shipped language model, of English words, is used for a published model where its path is given alone; `auto` is
+    beam search where there is a language model.
     """
-    path = lm if isinstance(lm, Path) else None
-    if decoder == "greedy" or (decoder == "auto" and path is None):
-        return GreedyDecoder(tokens, frame_s)
-    language = Language(weights=DecodingWeights(word_bonus=0.0)) if path is None else Language.load(path)
-    return warmed(BeamDecoder(tokens, frame_s, beams=beams, lm=language.lm, weights=language.weights))
+    config, tokens = facts.config, facts.tokens
+    if facts.transducer:
+        if decoder == "beam" or isinstance(lm, Path):
+            raise PublishedModelError(
+                f"{config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
+            )
+        return TransducerDecoder(tokens, config.frame_s)
+    if facts.published and lm is None:
+        lm = "off"
+    if resolve_decoder(decoder, lm) == "greedy":
+        return GreedyDecoder(tokens, config.frame_s)
+    if not facts.published:
+        own = facts.own_config
+        path = language_model_path(lm, own.language)
+        search = own_search(own, beams, Language.load(path, own.phones, own.language, own.name))
+    else:
+        words = Language.load(lm) if isinstance(lm, Path) else Language(weights=DecodingWeights(word_bonus=0.0))
+        search = BeamDecoder(tokens, config.frame_s, beams=beams, lm=words.lm, weights=words.weights)
+    search.warm_up()
+    return search
 
 
 def accurate_of(facts: ModelFacts, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:

@@ -24,7 +24,7 @@ import numpy as np
 from model import levels
 from model.acoustic import load_own
 from model.ctc.search import kernel
-from model.decoder import SENTENCES, accurate_of, make_decoder
+from model.decoder import SENTENCES, accurate_of, decoder_of
 from model.int8 import step
 from model.lm.arpa import read_arpa
 from model.lm.arpa_rows import parse_rows
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
 
     def search() -> None:
-        accurate = accurate_of(model.facts, make_decoder(config=model.facts.own_config, decoder="beam"))
+        accurate = accurate_of(model.facts, decoder_of(model.facts, decoder="beam"))
         if accurate is not None:
             accurate.warm_up()
 

@@ -15,7 +15,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import LogProbs
 from model.ctc.rewind import RewindDecoder
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from model.evaluation.scoring import TermScore, score_terms
 from server.recognition.keyterms.keyterms import rare_terms
 from tests.support.audio.spoken_names import Case, spoken_cases
@@ -35,7 +35,7 @@ AGENT = (
 def spoken() -> tuple[list[Case], list[LogProbs], BeamDecoder, ModelConfig]:
     need_programs("espeak-ng", "flite")
     model = load_own(None, precision="int8", threads=1)
-    decoder = make_decoder(config=model.config, decoder="beam")
+    decoder = decoder_of(model.facts, decoder="beam")
     assert isinstance(decoder, BeamDecoder)
     assert decoder.lm is not None
     cases = spoken_cases(decoder.lm.__contains__, SENTENCES, 1)

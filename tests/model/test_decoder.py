@@ -15,15 +15,17 @@ from model.ctc.greedy import GreedyDecoder
 from model.ctc.tokens import Tokens
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.decoder import (
-    decoder_for,
+    decoder_of,
     language_model_path,
-    make_decoder,
     resolve_decoder,
     weights_path,
 )
 from model.errors import LexiconError, ModelError, VocabularyError
+from model.facts import ModelFacts
 from model.lexicon.lexicon import write_lexicon
 from model.lm.language_model import LanguageModel
+from model.machine.device import CPU
+from model.published.timing import PublishedDescription
 from server.settings import Settings
 from tests.support.servers.spelling import CONFIG
 
@@ -68,7 +70,7 @@ def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_beam_search_is_used_with_a_language_model_or_on_request(
     decoder: str, lm: str | None, kind: type, arpa: Path
 ) -> None:
-    made = make_decoder(decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3, config=CONFIG)
+    made = decoder_of(ModelFacts.own(CONFIG), decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
     assert isinstance(made, kind)
     if isinstance(made, BeamDecoder):
         assert made.beams == 3
@@ -80,7 +82,7 @@ def test_the_shipped_model_is_the_default_and_can_be_left_out(monkeypatch: pytes
     monkeypatch.setattr(decoders, "SHIPPED_LM", arpa)
     assert language_model_path(None) == arpa
     assert language_model_path("off") is None
-    assert isinstance(make_decoder(beams=1, config=CONFIG), BeamDecoder)
+    assert isinstance(decoder_of(ModelFacts.own(CONFIG), beams=1), BeamDecoder)
 
 
 def test_auto_is_beam_search_if_there_is_a_language_model() -> None:
@@ -92,12 +94,12 @@ def test_auto_is_beam_search_if_there_is_a_language_model() -> None:
 def test_tuned_weights_are_next_to_the_model(arpa: Path) -> None:
     tuned = DecodingWeights(lm_weight=0.25)
     tuned.save(weights_path(arpa))
-    made = make_decoder(lm=arpa, beams=2, config=CONFIG)
+    made = decoder_of(ModelFacts.own(CONFIG), lm=arpa, beams=2)
     assert isinstance(made, BeamDecoder)
     assert made.weights == tuned
     weights_path(arpa).write_text('{"lm_weight": "much"}')
     with pytest.raises(ModelError, match="weights"):
-        make_decoder(lm=arpa, beams=2, config=CONFIG)
+        decoder_of(ModelFacts.own(CONFIG), lm=arpa, beams=2)
 
 
 def test_weights_tuned_for_one_acoustic_model_are_used_only_with_it(arpa: Path) -> None:
@@ -105,7 +107,7 @@ def test_weights_tuned_for_one_acoustic_model_are_used_only_with_it(arpa: Path) 
     tuned.save(weights_path(arpa))
     own.save(weights_path(arpa, acoustic_model="larger"))
     for name, expected in (("larger", own), ("smaller", tuned)):
-        made = make_decoder(lm=arpa, beams=2, config=dataclasses.replace(CONFIG, name=name))
+        made = decoder_of(ModelFacts.own(dataclasses.replace(CONFIG, name=name)), lm=arpa, beams=2)
         assert isinstance(made, BeamDecoder)
         assert made.weights == expected
 
@@ -116,40 +118,40 @@ HEARS_PHONES = dataclasses.replace(CONFIG, phones=("æ", "b", "t"))
 def test_a_model_with_phones_is_searched_in_phones_with_the_lexicon_next_to_the_language_model(arpa: Path) -> None:
     words = dict.fromkeys(LanguageModel.load(arpa).words[3:], (("b", "æ"),))
     write_lexicon(arpa.with_name(f"{arpa.stem}.lexicon.gz"), HEARS_PHONES.phones, words)
-    made = make_decoder(lm=arpa, beams=2, config=HEARS_PHONES)
+    made = decoder_of(ModelFacts.own(HEARS_PHONES), lm=arpa, beams=2)
     assert isinstance(made, BeamDecoder)
     assert made.vocabulary == ("", "æ", "b", "t")
     assert made.weights == PHONES_WEIGHTS
     tuned = DecodingWeights(lm_weight=0.25)
     tuned.save(weights_path(arpa, HEARS_PHONES.phones))
-    again = make_decoder(lm=arpa, beams=2, config=HEARS_PHONES)
+    again = decoder_of(ModelFacts.own(HEARS_PHONES), lm=arpa, beams=2)
     assert isinstance(again, BeamDecoder)
     assert again.weights == tuned
     assert again.digest != made.digest
-    letters = make_decoder(lm=arpa, beams=2, config=CONFIG)
+    letters = decoder_of(ModelFacts.own(CONFIG), lm=arpa, beams=2)
     assert isinstance(letters, BeamDecoder)
     assert letters.vocabulary == CONFIG.vocabulary
 
 
 def test_without_a_language_model_letters_are_read() -> None:
-    made = make_decoder(decoder="beam", lm="off", beams=2, config=HEARS_PHONES)
+    made = decoder_of(ModelFacts.own(HEARS_PHONES), decoder="beam", lm="off", beams=2)
     assert isinstance(made, BeamDecoder)
     assert made.vocabulary == CONFIG.vocabulary
     rows = np.full((1, 3, HEARS_PHONES.outputs), -2.0, np.float32)
     made.advance([made.start(0)], rows)
-    greedy = make_decoder(decoder="greedy", config=HEARS_PHONES)
+    greedy = decoder_of(ModelFacts.own(HEARS_PHONES), decoder="greedy")
     greedy.advance([greedy.start(0)], rows)
 
 
 def test_a_lexicon_without_the_language_models_words_is_rejected(arpa: Path) -> None:
     write_lexicon(arpa.with_name(f"{arpa.stem}.lexicon.gz"), ("x",), {"zzz": (("x",),)})
     with pytest.raises(LexiconError, match="pronunciation"):
-        make_decoder(lm=arpa, beams=2, config=HEARS_PHONES)
+        decoder_of(ModelFacts.own(HEARS_PHONES), lm=arpa, beams=2)
 
 
 def test_a_missing_language_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"absent\.arpa"):
-        make_decoder(lm=tmp_path / "absent.arpa", config=CONFIG)
+        decoder_of(ModelFacts.own(CONFIG), lm=tmp_path / "absent.arpa")
 
 
 @pytest.mark.parametrize("options", [{"decoder": "flashlight"}, {"beams": 0}, {"beams": 1_025}])
@@ -159,6 +161,11 @@ def test_a_setting_outside_its_range_is_rejected(options: dict[str, object]) -> 
 
 
 PIECES = Tokens.of(["▁KI", "TE", "▁FLEW", "<unk>", "<blk>"], 4)
+
+
+def published(tokens: Tokens) -> ModelFacts:
+    description = PublishedDescription("", "", "", (), 16_000, window=3, shift=1, frames_per_step=1, frame_s=0.04)
+    return ModelFacts(description, "", "", CPU, tokens)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +183,7 @@ PIECES = Tokens.of(["▁KI", "TE", "▁FLEW", "<unk>", "<blk>"], 4)
 def test_published_symbols_use_beam_search_with_a_given_language_model_or_on_request(
     decoder: str, lm: str | None, kind: type, arpa: Path
 ) -> None:
-    made = decoder_for(PIECES, 0.04, decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
+    made = decoder_of(published(PIECES), decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
     assert type(made) is kind
     if isinstance(made, BeamDecoder):
         assert made.beams == 3
@@ -185,6 +192,6 @@ def test_published_symbols_use_beam_search_with_a_given_language_model_or_on_req
 
 def test_published_symbols_reject_a_language_model_with_other_letters(arpa: Path) -> None:
     cyrillic = Tokens.of(["<blk>", "▁да"], 0)
-    assert isinstance(decoder_for(cyrillic, 0.04, decoder="beam"), BeamDecoder)
+    assert isinstance(decoder_of(published(cyrillic), decoder="beam"), BeamDecoder)
     with pytest.raises(VocabularyError, match="language model"):
-        decoder_for(cyrillic, 0.04, lm=arpa)
+        decoder_of(published(cyrillic), lm=arpa)

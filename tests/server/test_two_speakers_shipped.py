@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from model.acoustic import load_model
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from model.recordings import Utterance, read_pcm
 from tests.server.protocols.twilio.test_twilio import STOP, mulaw, start
 from tests.server.protocols.twilio.test_twilio_both_tracks import media
@@ -30,7 +30,7 @@ Way = Callable[[LiveServer, np.ndarray], list[Turn]]
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
     model = load_model()
-    with LiveServer(model, make_decoder(decoder="beam", config=model.config)) as running:
+    with LiveServer(model, decoder_of(model.facts, decoder="beam")) as running:
         yield running
 
 

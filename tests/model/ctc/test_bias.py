@@ -13,7 +13,7 @@ from model.ctc.bias import NO_BIAS, Bias, BiasError
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.search import layout as at
 from model.ctc.weights import DecodingWeights
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from model.lm.characters import LETTERS as COLUMNS
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, prefix_score, toy_lm, unknown
 from tests.support.decoding.ctc_symbols import log_probs, spell
@@ -272,5 +272,5 @@ def test_phrases_that_no_symbols_express_are_named():
     sounds = {"snow": [(1, 2)], "white": [(3,), (4,)]}
     spoken = Bias.of([("snow white", 1.0), ("snow blue", 1.0)]).in_phones(lambda word: sounds.get(word, []))
     assert spoken.unspeakable == ("snow blue",)
-    shipped = make_decoder(config=load_own().config)
+    shipped = decoder_of(load_own().facts)
     assert shipped.unspeakable(Bias.of([("\u4f60\u597d", 1.0), ("zyzzyvas 24/7", 2.0)])) == ("\u4f60 \u597d",)

@@ -32,7 +32,7 @@ from model.acoustic import load_model, load_segment_model, log_probs_of
 from model.checkpoint import SEGMENT_MODELS, shipped_for
 from model.ctc.rescoring import best_words
 from model.ctc.search.logs import add_logs
-from model.decoder import SENTENCES, accurate_of, make_decoder
+from model.decoder import SENTENCES, accurate_of, decoder_of
 from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
 from model.machine.instructions import instruction_set
 from model.int8_model import Int8Model
@@ -65,14 +65,14 @@ def with_phones(network, count):  # a row of its head more for each phone, and f
 phones = Int8Model(with_phones(model.network, 41), "")
 decoded = hashlib.sha256()
 for name in ("beam", "greedy"):
-    decoder = make_decoder(config=model.config, decoder=name)
+    decoder = decoder_of(model.facts, decoder=name)
     for rows in found:
         state = decoder.start(model.config.lookahead)
         decoder.advance([state], rows[None])
         decoded.update(repr(decoder.words(state)).encode())
         decoded.update(decoder.save(state))
 
-accurate = accurate_of(model.facts, make_decoder(config=model.config))
+accurate = accurate_of(model.facts, decoder_of(model.facts))
 texts = [each.text for each in read_manifest(SAMPLES)]
 
 def taken(rows):
@@ -82,7 +82,7 @@ def taken(rows):
 
 mandarin = load_model(shipped_for("zh"), device="cpu", precision="int8")
 spoken = [read_pcm(one.audio) for one in read_manifest(SAMPLES.with_name("mandarin.jsonl"))]
-search = make_decoder(config=mandarin.config)
+search = decoder_of(mandarin.facts)
 
 def words_of(rows):
     state = search.start(mandarin.config.lookahead)

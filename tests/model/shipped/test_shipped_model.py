@@ -17,7 +17,7 @@ from batching.events import BatchDone
 from model import checkpoint
 from model.acoustic import load_model
 from model.ctc.greedy import best_path
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from model.evaluation.scoring import by_source
 from model.recordings import read_pcm
 from server.settings import Settings
@@ -60,7 +60,7 @@ def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server
     """32 at a time over sockets, compared with a different batching in this process: identical texts."""
     utterances = [*development()[::16], *samples()]
     chosen = Settings(**options)
-    made = make_decoder(decoder=chosen.decoder, config=model.config)
+    made = decoder_of(model.facts, decoder=chosen.decoder)
     server = live_server(model=model, decoder=made, max_streams=64)
     remote = RemoteTranscriber(f"ws://{server.host}")
     over_sockets = asyncio.run(evaluate(utterances, lambda: nullcontext(remote), 32))
@@ -74,7 +74,7 @@ def test_streams_of_one_batch_with_different_key_terms_give_the_same_text_as_alo
     utterances = development()[::40]
     terms = [(), ("zzyzx road",), tuple(utterances[1].text.split()[:3]), ("quartz", "the bungalow")]
     asked = [terms[i % len(terms)] for i in range(len(utterances))]
-    server = live_server(model=model, decoder=make_decoder(config=model.config), max_streams=64)
+    server = live_server(model=model, decoder=decoder_of(model.facts), max_streams=64)
 
     async def together():
         remotes = [RemoteTranscriber(f"ws://{server.host}", keyterm=some) for some in asked]

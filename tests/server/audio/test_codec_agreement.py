@@ -17,7 +17,7 @@ import soxr
 from websockets.asyncio.client import connect
 
 from model.acoustic import load_model
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from model.evaluation.scoring import by_source
 from model.recordings import Utterance, read_pcm
 from server.audio.raw import alaw_table, mulaw_table
@@ -104,7 +104,7 @@ def encoded(name: str) -> tuple[bytes | list[bytes], ...]:
 @pytest.fixture(scope="module")
 def server():
     model = load_model()
-    with LiveServer(model=model, decoder=make_decoder(config=model.config)) as running:
+    with LiveServer(model=model, decoder=decoder_of(model.facts)) as running:
         yield running
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import soundfile
 import srt
 
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from tests.support.audio.speech import samples
 from tests.support.page.browser import OpenPage, cut_connections
 
@@ -48,7 +48,7 @@ def test_speech_at_the_microphone_is_shown(live_server, served, browser):
 
 def test_stable_words_are_shown_solid_before_the_others(live_server, served, browser):
     """The greedy decoder's finished words are stable: they become solid one by one, and the final keeps them."""
-    greedy = make_decoder(decoder="greedy", config=served["model"].config)
+    greedy = decoder_of(served["model"].facts, decoder="greedy")
     page = OpenPage(browser, live_server(model=served["model"], decoder=greedy), before=WATCH).plain()
     page.page.set_input_files("#file", SPOKEN["porch_fan"].audio)
     page.wait_idle()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model.acoustic import load_model
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from model.recordings import read_pcm
 from server.resume.seal import new_key
 from tests.support.audio.speech import samples
@@ -28,7 +28,7 @@ def speech() -> np.ndarray:
 @pytest.mark.parametrize("decoder", ["greedy", "beam"])
 def test_real_speech_resumes_word_for_word(decoder: str) -> None:
     model, key = load_model(), new_key()
-    chosen = make_decoder(decoder=decoder, config=model.config)
+    chosen = decoder_of(model.facts, decoder=decoder)
     audio, dice = speech()[:, None], random.Random(decoder)
     query = {"interim_results": "true", "smart_format": "true"}
     if decoder == "beam":

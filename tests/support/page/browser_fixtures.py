@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from model.acoustic import load_model
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from tests.support.audio.speech import SAMPLES
 from tests.support.needs import need_programs
 from tests.support.page.browser import PROGRAM, chromium, microphone_file
@@ -25,7 +25,7 @@ RECORDING = SAMPLES.parent / "porch_fan.flac"  # played by the microphone
 def served() -> dict[str, Any]:
     """Options of a server with the shipped model and language model."""
     model = load_model()
-    return {"model": model, "decoder": make_decoder(config=model.config)}
+    return {"model": model, "decoder": decoder_of(model.facts)}
 
 
 @pytest.fixture(scope="module")

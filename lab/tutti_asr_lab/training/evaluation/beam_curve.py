@@ -25,7 +25,7 @@ from llvmlite import binding
 from model.acoustic import load_own
 from model.config import MAX_BEAMS
 from model.ctc.interface import Decoder
-from model.decoder import SHIPPED_LM, Language, make_decoder, own_search
+from model.decoder import SHIPPED_LM, Language, decoder_of, own_search
 from model.evaluation.parts import parts_of
 from model.evaluation.scoring import Score, by_source
 from model.machine.runtime import keep_kernels
@@ -146,7 +146,7 @@ def main(
     for path in lm or [SHIPPED_LM]:
         name = path.name.partition(".")[0]
         for count in map(int, beams.split(",")):
-            decoders[name, count] = make_decoder(config=config, decoder="beam", beams=count, lm=path)
+            decoders[name, count] = decoder_of(acoustic.facts, decoder="beam", beams=count, lm=path)
             if letters:
                 decoders[f"{name}, letters", count] = own_search(config, count, Language.load(path))
     points = measure(decoders, outputs, rounds, config.frame_s)

@@ -19,9 +19,10 @@ from model import checkpoint
 from model.config import ModelConfig
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder
-from model.decoder import make_decoder, resolve_decoder
+from model.decoder import decoder_of, resolve_decoder
 from model.errors import CheckpointError, TrainingError
 from model.evaluation.scoring import report
+from model.facts import ModelFacts
 from model.int8.quantized import QuantizedNetwork
 from model.recordings import Utterance, read_manifests, read_pcm
 from model.torch_network.checkpoint import load_network
@@ -139,7 +140,7 @@ class Judge:
         if held_out:
             self._decoders["greedy"] = GreedyDecoder(config.vocabulary, config.frame_s)
             if resolve_decoder("auto", None) == "beam":
-                self._decoders["beam"] = make_decoder(config=config)
+                self._decoders["beam"] = decoder_of(ModelFacts.own(config))
         self.exact = self._score("fp32", network)
 
     def __call__(self, seed: int, quantized: QuantizedNetwork) -> Draw:
