@@ -55,12 +55,6 @@ def test_at_least_one_stream_is_admitted_even_if_a_step_exceeds_the_objective() 
     assert capacity.streams() == 1
 
 
-def test_unmeasured_sizes_are_extrapolated_linearly() -> None:
-    capacity = make()
-    capacity.warmed_up({1: 0.0011, 8: 0.0018})
-    assert capacity.streams() == pytest.approx(HEADROOM * 128 * STEP_S / 0.0138, rel=0.01)
-
-
 def test_slower_batches_than_in_the_warm_up_lower_the_estimate() -> None:
     capacity = make()
     capacity.warmed_up(line(0.001, 0.0001))
@@ -96,12 +90,6 @@ def test_the_event_loop_can_be_the_bottleneck() -> None:
         now, cpu_s = now + PERIOD_S, cpu_s + 20 * 2 * 0.001775  # twice the prior of batches of 11
         assert capacity.look(now, cpu_s, 128)
     assert capacity.streams() == pytest.approx(HEADROOM * 128 * STEP_S / 0.0404, rel=0.02)
-
-
-def test_a_period_that_is_not_over_changes_nothing() -> None:
-    capacity = make()
-    assert not capacity.look(T0 + PERIOD_S / 2, 0.0, 0)
-    assert capacity.look(T0 + PERIOD_S, 0.0, 0)
 
 
 class Load:
@@ -173,20 +161,6 @@ def test_pressure_beyond_a_crowd_leaves_the_reserve(asked: tuple[int, ...]) -> N
     assert seen[-1] < 0.5 * free
 
 
-def test_the_reserve_outlasts_a_slow_minute() -> None:
-    """While the machine is slow, service times alone allow less than the bound; afterwards the bound holds."""
-    load = Load()
-    free = load.period(300, 0)
-    for _ in range(2):
-        load.period(200, 50)
-    for _ in range(20):
-        load.period(150, 0, slowdown=4.0)
-    assert load.capacity.slowdown == pytest.approx(4.0, rel=0.01)
-    seen = [load.period(150, 0) for _ in range(20)]
-    assert seen[-1] < 0.5 * free
-    assert load.capacity.slowdown == pytest.approx(1.0, rel=0.05)
-
-
 @pytest.mark.parametrize(("waited_s", "fewer"), [(0.4, False), (0.6, True)])
 def test_results_that_wait_long_for_other_work_bound_the_streams_too(waited_s: float, fewer: bool) -> None:
     load, twin = Load(), Load()
@@ -195,30 +169,6 @@ def test_results_that_wait_long_for_other_work_bound_the_streams_too(waited_s: f
         load.capacity.waited(0.0)
         found, allowed = load.period(60, 0), twin.period(60, 0)
     assert (found < allowed) is fewer
-
-
-def test_a_later_pressure_begins_the_reserve_anew() -> None:
-    load = Load()
-    free = load.period(300, 0)
-    for _ in range(3):
-        for _ in range(2):
-            load.period(150, 50)
-        for _ in range(round(RESERVE_S / PERIOD_S) - 1):
-            load.period(300, 0)
-        assert load.capacity.streams() < free
-    load.period(300, 0)
-    assert load.capacity.streams() == free
-
-
-def test_the_pressure_bound_is_lifted_on_an_idle_replica() -> None:
-    load = Load()
-    free = load.period(300, 0)
-    for _ in range(2):
-        load.period(100, 50)
-    load.capacity.look(load.now + 20.0, 0.0, 0)  # one long period, as a replica without batches has
-    assert load.capacity.streams() < 0.9 * free
-    load.capacity.look(load.now + 60.0, 0.0, 0)
-    assert load.capacity.streams() == free
 
 
 PERIODS = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 100), st.floats(0.5, 6.0)), max_size=200)
@@ -284,15 +234,3 @@ def test_the_time_of_the_engine_outside_the_model_is_the_bound_of_a_model_with_m
     fixed_share = 32 * OUTSIDE_PRIOR[128] / 128 / ServiceTimes(OUTSIDE_PRIOR).extrapolate(32)
     expected = HEADROOM * STEP_S / (0.00001 + 0.000015 * fixed_share)  # larger batches share their fixed cost
     assert outside_of(0.000015).streams() == pytest.approx(expected, rel=0.03)
-
-
-def test_an_engine_that_needs_less_time_outside_the_model_carries_more_streams() -> None:
-    estimates = [outside_of(row_s).streams() for row_s in (0.00003, 0.000015, 0.000005, 0.0)]
-    assert estimates == sorted(estimates)
-    assert estimates[-1] == pytest.approx(HEADROOM * STEP_S / 0.00001, rel=0.02)
-
-
-def test_before_any_batch_the_time_outside_the_model_is_assumed() -> None:
-    capacity = Capacity(step_s=STEP_S, objective_s=0.1, max_batch=128, loop=NO_LOOP)
-    capacity.warmed_up(line(0.0, 0.00001))
-    assert capacity.streams() == pytest.approx(HEADROOM * STEP_S / (0.00001 + OUTSIDE_PRIOR[128] / 128), rel=0.01)

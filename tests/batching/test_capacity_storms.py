@@ -78,14 +78,6 @@ def test_after_storms_of_short_streams_as_many_enter_as_before(storms: int, stea
     assert replica.admits(200, 10, open_streams=steady) == 200
 
 
-def test_a_storm_does_not_raise_the_slowdown_of_steady_streams() -> None:
-    replica = Replica()
-    before = replica.capacity.possible()
-    for _ in range(3):
-        replica.storm()
-    assert replica.capacity.possible() == pytest.approx(before, rel=0.01)
-
-
 @pytest.mark.parametrize("kind", ["asked", "ended", "requests"])
 def test_openings_closings_and_requests_that_never_were_streams_do_not_lower_the_estimate(kind: str) -> None:
     replica = Replica()
@@ -119,14 +111,6 @@ def test_an_idle_replica_returns_to_its_warm_up_within_a_minute(pressed: bool) -
     assert replica.capacity.streams() == replica.warm
 
 
-def test_one_look_after_an_idle_minute_is_enough() -> None:
-    replica = Replica()
-    for _ in range(200):
-        replica.period(100, slowdown=20.0, late=0.5)
-    replica.capacity.look(replica.now + 60.0, replica.busy_s, 0)
-    assert replica.capacity.streams() == replica.warm
-
-
 def test_a_single_stream_does_not_hold_an_old_slowdown() -> None:
     """It has too few batches in a period for a measurement."""
     replica = Replica()
@@ -146,14 +130,6 @@ def test_steady_streams_that_are_late_still_bound_the_estimate_and_leave_the_res
         replica.period(140, asked=5, ended=5)
     assert replica.capacity.streams() < replica.warm / 2
     assert RESERVE_S > 60
-
-
-def test_late_steps_long_after_a_crowd_are_pressure() -> None:
-    replica = Replica()
-    replica.storm(150)
-    for _ in range(10):
-        replica.period(150, late=0.3, ended=1)
-    assert replica.capacity.reserved() > replica.warm / 2
 
 
 def test_late_steps_of_a_few_streams_do_not_close_the_replica() -> None:

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
 import pytest
 
 from batching.batcher import Policy
-from batching.errors import WrongInput
 from batching.events import BatchDone, StreamClosed, WarmedUp
-from model.torch_network.slots import TorchSlots
-from tests.support.networks.slot_models import TinyGru
 from tests.support.servers.fakes import WAIT_S, EchoModel, FakeClock, GatedModel
 from tests.support.streams.engine_bench import Start, step
 from tests.support.streams.wire_bench import DrivenEngineServer, FrontEnd
-
-
-def test_each_stream_gets_its_own_answers_in_order(start_engine: Start) -> None:
-    bench = start_engine(EchoModel(capacity=50, largest=16), max_queued=10)
-    streams = {bench.engine.open(): 100 + n for n in range(50)}
-    for n in range(10):
-        for stream, value in streams.items():
-            bench.engine.push(stream, step(value if n == 0 else -1))
-    answers = bench.answers(500)
-    assert answers == {stream: [[value, n + 1] for n in range(10)] for stream, value in streams.items()}
 
 
 def test_steps_pushed_during_a_batch_run_in_the_next_one(start_engine: Start) -> None:
@@ -60,58 +46,6 @@ def test_a_batch_reports_waits_step_time_and_queue_by_the_engines_clock(start_en
     assert (second.queue_wait_s, second.step_s, second.queued) == ((0.75,), 0.0, 1)
 
 
-def test_a_reset_makes_the_next_step_a_fresh_streams_first(start_engine: Start) -> None:
-    bench = start_engine(EchoModel())
-    a, b = bench.engine.open(), bench.engine.open()
-    for stream, value, reset in (
-        (a, 1, False),
-        (b, 2, False),
-        (a, 3, False),
-        (a, 4, True),
-        (a, 5, False),
-        (b, 6, False),
-    ):
-        bench.engine.push(stream, step(value), reset=reset)
-    assert bench.answers(6) == {a: [[1, 1], [1, 2], [4, 1], [4, 2]], b: [[2, 1], [2, 2]]}
-
-
-@pytest.mark.parametrize("tile_rows", [None, 8])
-def test_batched_equals_alone(start_engine: Start, tile_rows: int | None) -> None:
-    """Bit-identical with fixed tiles; without them within fp32 rounding, because products vary with the batch size."""
-    inputs = np.random.default_rng(3).standard_normal((12, 6, 24), dtype=np.float32)  # (streams, steps, features)
-
-    def run(members: range) -> dict[int, np.ndarray]:
-        bench = start_engine(TorchSlots(TinyGru(), capacity=12, largest=12, tile_rows=tile_rows))
-        streams = {bench.engine.open(): member for member in members}
-        rows: dict[int, list[np.ndarray]] = {member: [] for member in members}
-        for n in range(inputs.shape[1]):
-            for stream, member in streams.items():
-                bench.engine.push(stream, inputs[member, n])
-        while any(len(found) < inputs.shape[1] for found in rows.values()):
-            event = bench.done()
-            for stream, output in zip(event.streams, event.outputs, strict=True):
-                rows[streams[stream]].append(output)
-        return {member: np.stack(found) for member, found in rows.items()}
-
-    together = run(range(12))
-    for member in range(12):
-        alone = run(range(member, member + 1))[member]
-        if tile_rows:
-            np.testing.assert_array_equal(together[member], alone)
-        else:
-            np.testing.assert_allclose(together[member], alone, atol=1e-5)
-
-
-def test_the_deadline_policy_holds_a_batch_for_the_streams_that_are_missing(start_engine: Start) -> None:
-    bench = start_engine(EchoModel(), policy=Policy.DEADLINE)
-    a, b = bench.engine.open(budget_s=WAIT_S), bench.engine.open(budget_s=WAIT_S)
-    bench.engine.push(a, step(1))
-    assert bench.done().streams == (a,)  # no service times measured yet, so it does not wait
-    bench.engine.push(a, step(1))
-    bench.engine.push(b, step(2))
-    assert bench.done().streams == (a, b)
-
-
 def test_a_held_batch_starts_before_its_deadline(start_engine: Start) -> None:
     bench = start_engine(EchoModel(), policy=Policy.DEADLINE)
     a, _silent = bench.engine.open(budget_s=0.3), bench.engine.open(budget_s=0.3)
@@ -119,21 +53,6 @@ def test_a_held_batch_starts_before_its_deadline(start_engine: Start) -> None:
         bench.engine.push(a, step(1))
         waited_s = bench.done().queue_wait_s[0]
     assert waited_s > 0.01
-
-
-def test_live_steps_go_before_background_steps(start_engine: Start) -> None:
-    model = GatedModel()
-    bench = start_engine(
-        model, background_rows=1, clock=FakeClock()
-    )  # real service times would limit the background rows
-    files = [bench.engine.open(budget_s=10.0, background=True) for _ in range(3)]
-    live = bench.engine.open()
-    bench.engine.push(live, step(1))
-    model.wait_inside()
-    for stream in (*files, live):
-        bench.engine.push(stream, step(2))
-    model.go_on(3)
-    assert [bench.done().streams for _ in range(3)] == [(live,), (live, files[0]), (files[1], files[2])]
 
 
 def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fresh(start_engine: Start) -> None:
@@ -147,31 +66,6 @@ def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fres
     assert all(seconds > 0 for seconds in warmed_up.step_s.values())
     assert bench.answers(1) == {stream: [[7, 1]]}
     assert list(dict.fromkeys(model.rows)) == [1, 2, 3, 4, 5]
-
-
-def test_steps_run_in_the_order_of_their_pushes_and_a_refused_one_leaves_the_stream_as_it_was(
-    start_engine: Start,
-) -> None:
-    model = GatedModel()
-    bench = start_engine(model)
-    a, b = bench.engine.open(), bench.engine.open()
-    bench.engine.push(a, step(1), tag="a1")
-    bench.engine.push(a, step(2), tag="a2")
-    bench.engine.push(a, step(3), tag="a3", reset=True)
-    bench.engine.push(b, step(9), tag="b")
-    model.go_on(10)
-    rows: list[tuple[object, list[int]]] = []
-    while len(rows) < 4:
-        rows += _tagged(bench.done())
-    assert sorted(rows) == [("a1", [1, 1]), ("a2", [1, 2]), ("a3", [3, 1]), ("b", [9, 1])]
-    with pytest.raises(WrongInput):
-        bench.engine.push(a, step(1, samples=3))
-    bench.engine.push(a, step(4), tag="a4")
-    assert _tagged(bench.done()) == [("a4", [3, 2])]
-
-
-def _tagged(batch: BatchDone) -> list[tuple[object, list[int]]]:
-    return list(zip(batch.tags, batch.outputs.tolist(), strict=True))
 
 
 def test_a_batch_reports_whether_background_work_waits_for_late_live_steps(start_engine: Start) -> None:

@@ -18,23 +18,6 @@ from tests.support.streams.engine_bench import Bench, Start, step
 # Closing, and bounds.
 
 
-def test_closing_drops_waiting_steps_and_frees_the_slot(start_engine: Start) -> None:
-    model = GatedModel(capacity=2)
-    bench = start_engine(model)
-    a, b = bench.engine.open(), bench.engine.open()
-    bench.engine.push(a, step(1))
-    model.wait_inside()
-    bench.engine.push(b, step(2))
-    bench.engine.push(b, step(2))
-    bench.engine.close(b)
-    c = bench.engine.open()
-    bench.engine.push(c, step(3))
-    model.go_on(2)
-    assert bench.done().streams == (a,)
-    assert bench.event() == StreamClosed(b)
-    assert bench.answers(1) == {c: [[3, 1]]}
-
-
 def test_a_late_result_never_reaches_the_next_user_of_the_slot(start_engine: Start) -> None:
     model = GatedModel(capacity=1)
     bench = start_engine(model)
@@ -69,23 +52,6 @@ def test_a_stream_beyond_capacity_fails_and_the_others_continue(start_engine: St
     successor = bench.engine.open()
     bench.engine.push(successor, step(3))
     assert bench.answers(1) == {successor: [[3, 1]]}
-
-
-def test_a_stream_that_overflows_its_queue_fails_alone(start_engine: Start) -> None:
-    model = GatedModel()
-    bench = start_engine(model, max_queued=2)
-    a, greedy = bench.engine.open(), bench.engine.open()
-    bench.engine.push(a, step(1))
-    model.wait_inside()
-    for _ in range(3):
-        bench.engine.push(greedy, step(2))
-    bench.engine.push(a, step(1))
-    model.go_on(2)
-    assert bench.done().streams == (a,)
-    failed = bench.failed()
-    assert failed.stream == greedy
-    assert isinstance(failed.error, QueueFull)
-    assert bench.answers(1) == {a: [[1, 2]]}
 
 
 def test_the_command_queue_of_a_hung_model_thread_is_bounded(start_engine: Start) -> None:
@@ -207,12 +173,6 @@ def test_after_stop_open_raises_and_push_and_close_return(start_engine: Start) -
     for _ in range(1_000):
         bench.engine.push(stream, step(1))
     bench.engine.close(stream)
-
-
-def test_an_engine_that_never_started_stops_at_once() -> None:
-    bench = Bench(EchoModel())
-    assert not bench.engine.alive
-    bench.engine.stop(WAIT_S)
 
 
 @pytest.fixture

@@ -19,53 +19,6 @@ from tests.support.servers.spelling import GatedSpellingModel, silence
 from tests.support.streams.engine_bench import Start, step
 
 
-def test_a_stream_restored_in_another_engine_gives_the_same_answers(start_engine: Start) -> None:
-    here, there = start_engine(EchoModel()), start_engine(EchoModel())
-    stream = here.engine.open()
-    for _ in range(3):
-        here.engine.push(stream, step(42))
-    here.engine.export(stream, "ticket")
-    assert here.answers(3) == {stream: [[42, 1], [42, 2], [42, 3]]}
-    exported = here.event()
-    assert isinstance(exported, StateExported)
-    assert (exported.stream, exported.tag) == (stream, "ticket")
-    assert len(exported.state) == there.engine.state_bytes
-    there.engine.open()
-    other = there.engine.open()
-    there.engine.restore(other, exported.state)
-    there.engine.push(other, step(-1))
-    assert there.answers(1) == {other: [[42, 4]]}
-
-
-def test_a_state_is_delivered_after_the_last_step_pushed_before_export(start_engine: Start) -> None:
-    model = GatedModel()
-    bench, there = start_engine(model), start_engine(EchoModel())
-    stream, neighbor = bench.engine.open(), bench.engine.open()
-    bench.engine.push(stream, step(7))
-    model.wait_inside()
-    for tag in (1, 2):
-        bench.engine.push(stream, step(0))
-        bench.engine.push(neighbor, step(9))
-        bench.engine.export(stream, tag)
-    bench.engine.export(stream, "again")
-    bench.engine.push(stream, step(0))
-    model.go_on(4)
-    bench.done()
-    for tags, count in (([1], 3), ([2, "again"], 4)):
-        bench.done()
-        for tag in tags:
-            event = bench.event()
-            assert isinstance(event, StateExported)
-            assert event.tag == tag
-            other = there.engine.open()
-            there.engine.restore(other, event.state)
-            there.engine.push(other, step(0))
-            assert there.answers(1) == {other: [[7, count]]}
-            there.engine.close(other)
-            assert isinstance(there.event(), StreamClosed)
-    bench.done()
-
-
 def test_pending_exports_of_a_failed_or_closed_stream_are_dropped(start_engine: Start) -> None:
     model = GatedModel()
     bench = start_engine(model)

@@ -70,55 +70,6 @@ def test_a_command_that_is_no_step_is_executed_after_the_results_are_delivered()
     assert log.take() == [["b1", None]]
 
 
-def test_a_state_is_taken_before_the_next_batch_is_launched_and_delivered_after_its_own() -> None:
-    engine, log = driven()
-    a = engine.open()
-    engine.push(a, step(7), tag="a1")
-    engine.export(a, "ticket")
-    engine.push(a, step(7), tag="a2")
-    engine.settle()
-    first, exported, second = log.take()
-    assert (first, second) == (["a1", [0]], ["a2", None])
-    assert isinstance(exported, StateExported)
-    other = engine.open()
-    engine.restore(other, exported.state)
-    engine.push(other, step(0))
-    engine.settle()
-    event, _ = log.events[-1]
-    assert isinstance(event, BatchDone)
-    assert event.outputs.tolist() == [[7, 2]]
-
-
-@pytest.mark.parametrize("poison", [OverlappedModel.UNFIT, OverlappedModel.POISON])
-def test_a_batch_that_fails_to_start_or_to_end_fails_its_own_streams_after_the_results_of_the_last(poison: int) -> None:
-    engine, log = driven()
-    a, b = engine.open(), engine.open()
-    engine.push(a, step(1), tag="a1")
-    engine.push(b, step(2), tag="b1")
-    engine.push(a, step(poison), tag="a2")
-    engine.settle()
-    engine.push(b, step(2), tag="b2")
-    engine.settle()
-    first, failed, last = log.take()
-    assert first == ["a1", "b1", None if poison == OverlappedModel.UNFIT else [0]]
-    assert isinstance(failed, StreamFailed)
-    assert failed.stream == a
-    assert last == ["b2", None]
-
-
-def test_a_full_queue_fails_its_stream_after_the_results_of_the_last_batch() -> None:
-    engine, log = driven(max_queued=1)
-    a = engine.open()
-    engine.push(a, step(1), tag="a1")
-    engine.turn()
-    engine.push(a, step(1), tag="a2")
-    engine.push(a, step(1), tag="a3")
-    engine.settle()
-    first, failed = log.take()
-    assert first == ["a1", None]
-    assert isinstance(failed, StreamFailed)
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_lost_device_ends_the_engine_after_the_results_of_finished_batches(start_engine: Start) -> None:
     bench = start_engine(OverlappedModel())

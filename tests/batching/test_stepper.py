@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from batching.errors import StaleHandle, StepFailed
+from batching.errors import StepFailed
 from batching.stepper import WARM_RUNS, Stepper
-from tests.support.servers.fakes import EchoModel, FailingModel, FakeClock
+from tests.support.servers.fakes import EchoModel, FakeClock
 
 
 def inputs(*values: int) -> list[np.ndarray]:
@@ -18,33 +18,10 @@ def inputs(*values: int) -> list[np.ndarray]:
     return [np.full(4, value, dtype=np.int16) for value in values]
 
 
-def test_rows_go_to_their_own_streams() -> None:
-    stepper = Stepper(EchoModel(capacity=6, largest=5))
-    handles = [stepper.pool.take() for _ in range(5)]
-    assert stepper.run([handles[4]], inputs(50)).tolist() == [[50, 1]]
-    answers = stepper.run(handles, inputs(10, 20, 30, 40, 99))
-    assert answers.tolist() == [[10, 1], [20, 1], [30, 1], [40, 1], [50, 2]]
-    assert stepper.run([handles[3], handles[0]], inputs(0, 0)).tolist() == [[40, 2], [10, 2]]
-
-
 def test_inputs_may_be_views_with_gaps() -> None:
     stepper = Stepper(EchoModel())
     gaps = np.arange(8, dtype=np.int16)[1::2]
     assert stepper.run([stepper.pool.take()], [gaps]).tolist() == [[1, 1]]
-
-
-def test_a_failed_step_raises_and_leaves_the_other_streams_states() -> None:
-    stepper = Stepper(FailingModel())
-    bystander, victim = stepper.pool.take(), stepper.pool.take()
-    stepper.run([bystander], inputs(7))
-    with pytest.raises(StepFailed, match="ArithmeticError") as failed:
-        stepper.run([victim], inputs(FailingModel.POISON))
-    assert isinstance(failed.value.__cause__, ArithmeticError)
-    stepper.pool.release(victim)
-    with pytest.raises(StaleHandle):
-        stepper.run([bystander, victim], inputs(1, 1))
-    successor = stepper.pool.take()
-    assert stepper.run([successor, bystander], inputs(8, 1)).tolist() == [[8, 1], [7, 2]]
 
 
 def test_a_wrong_number_of_output_rows_is_a_failed_step() -> None:

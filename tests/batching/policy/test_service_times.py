@@ -85,21 +85,3 @@ def test_background_work_waits_for_a_due_step_only_if_it_would_arrive_before_the
     assert limits.hold_s(1, gap_s=0.0005) == 0.001
     assert limits.hold_s(1, gap_s=0.0012) == 0.0
     assert limits.hold_s(8, gap_s=0.0012) == 0.0024
-
-
-def test_background_work_waits_a_second_when_half_of_the_due_steps_are_late() -> None:
-    limits = BackgroundLimits(ServiceTimes({1: 0.01, 64: 0.02}), background_rows=8, max_batch=64)
-    late_s, timely_s = 100.009, 100.1
-    for deadlines_s in ((timely_s,), (late_s, timely_s, timely_s), ()):
-        limits.watch(deadlines_s, 100.0)
-        assert limits.wait_until_s < 100.0
-    limits.watch((late_s, timely_s), 100.0)
-    assert limits.wait_until_s == 101.0
-    limits.watch((101.0,), 100.5)
-    assert limits.wait_until_s == 101.0
-
-
-def test_background_work_never_waits_before_the_first_measurement() -> None:
-    limits = BackgroundLimits(ServiceTimes(), background_rows=8, max_batch=64)
-    limits.watch((0.0,), 100.0)
-    assert limits.wait_until_s < 100.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from batching.errors import EngineDown, WrongInput, WrongState
-from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed, StreamFailed, WarmedUp
+from batching.events import BatchDone, EngineEvent, StreamFailed, WarmedUp
 from batching.slot_model import SlotModel
 from batching.wire import engine_server, frames, sockets
 from batching.wire.engine_server import GATHERED, EngineServer
@@ -65,22 +64,6 @@ def served() -> Iterator[Served]:
     bench = Served()
     with bench.stack:
         yield bench
-
-
-def test_streams_of_several_front_ends_get_their_own_answers_in_order(served: Served) -> None:
-    engine = served.start(EchoModel(capacity=30, largest=8))
-    ends = [served.connect(engine) for _ in range(3)]
-    streams = [(end, end.connection.open(), 100 * (1 + n) + i) for i in range(10) for n, end in enumerate(ends)]
-    for n in range(8):
-        for end, stream, value in streams:
-            end.connection.push(stream, step(value if n == 0 else -1), tag=n)
-    served.wait(*ends, until=lambda: served.rows(*ends) == 240)
-    for end in ends:
-        expected = {stream: [[value, n + 1] for n in range(8)] for owner, stream, value in streams if owner is end}
-        assert served.answers(end) == expected
-        for event in served.events[end]:
-            assert isinstance(event, BatchDone)
-            assert event.rows_in_all == 0 or event.rows_in_all > len(event.streams)
 
 
 def test_steps_of_many_streams_are_gathered_before_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,28 +276,6 @@ def test_the_times_of_the_warm_up_reach_early_and_late_connections(served: Serve
     assert served.events[late] == [warm]
 
 
-def test_states_travel_between_front_ends(served: Served) -> None:
-    def exported_of(end: FrontEnd) -> list[StateExported]:
-        return [event for event in served.events[end] if isinstance(event, StateExported)]
-
-    engine = served.start(EchoModel())
-    here, there = served.connect(engine), served.connect(engine)
-    stream = here.connection.open()
-    for _ in range(3):
-        here.connection.push(stream, step(42))
-    here.connection.export(stream, "ticket")
-    served.wait(here, until=lambda: exported_of(here) != [])
-    (exported,) = exported_of(here)
-    assert exported.tag == "ticket"
-    here.connection.close(stream)
-    served.wait(here, until=lambda: StreamClosed(stream) in served.events[here])
-    other = there.connection.open()
-    there.connection.restore(other, exported.state)
-    there.connection.push(other, step(-1))
-    served.wait(there, until=lambda: served.rows(there) == 1)
-    assert served.answers(there) == {other: [[42, 4]]}
-
-
 def test_stopping_closes_all_connections_and_refuses_new_ones(served: Served) -> None:
     engine = served.start(EchoModel())
     end = served.connect(engine)
@@ -352,20 +313,3 @@ def test_a_model_that_loses_its_device_closes_the_connections(served: Served, mo
     served.wait(end, until=lambda: end.closed)
     engine._thread.join(WAIT_S)
     assert isinstance(engine.failure, Lost)
-
-
-def test_a_broken_socket_is_refused() -> None:
-    engine = EngineServer(EchoModel(), **BOUNDS)
-    mine, theirs = data_sockets()
-    mine.close()
-    with pytest.raises(OSError):
-        engine.attach(theirs)
-    engine.stop(WAIT_S)
-
-
-def test_data_sockets_are_connected_and_carry_a_batch_of_steps() -> None:
-    one, other = data_sockets()
-    with one, other:
-        assert one.family is socket.AF_UNIX
-        one.setblocking(False)
-        assert one.send(bytes(100_000)) == 100_000

@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import pytest
 
-from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput, WrongState
+from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream
 from batching.events import BatchDone, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
 from batching.wire.engine_server import EngineServer
 from batching.wire.recovery import RecoveringEngine
@@ -40,26 +39,6 @@ def answers(front: Recovering, stream: int) -> list[tuple[object, list[int]]]:
         for number, tag, row in zip(event.streams, event.tags, event.outputs.tolist(), strict=True)
         if number == stream
     ]
-
-
-def test_a_stream_continues_in_another_engine_and_no_answer_comes_twice() -> None:
-    engine = driven()
-    front = Recovering(engine, every_steps=3)
-    stream = front.engine.open()
-    for n in range(8):  # with states after 3 and 6 steps or so
-        front.engine.push(stream, step(42), tag=n)
-        work(front, engine)
-    front.engine.push(stream, step(42), tag=8)
-    front.engine.push(stream, step(42), tag=9)
-    front.move()  # sent, and never answered by this engine
-    front.lose()
-    front.engine.push(stream, step(42), tag=10)
-    other = driven()
-    front.connect(other)
-    front.engine.push(stream, step(42), tag=11)
-    work(front, other)
-    assert answers(front, stream) == [(n, [42, n + 1]) for n in range(12)]
-    assert sum(map(len, (event.streams for event in front.events if isinstance(event, BatchDone)))) == 12
 
 
 def test_waits_while_a_stream_catches_up_do_not_count_as_load() -> None:
@@ -101,35 +80,6 @@ def test_the_kept_steps_are_those_since_the_last_state() -> None:
     front.engine.push(stream, step(1), tag=100)
     work(front, other)
     assert answers(front, stream)[-1] == (100, [1, 101])
-
-
-def test_exports_that_were_pending_are_answered_at_the_same_place() -> None:
-    engine = driven()
-    front = Recovering(engine, every_steps=2)
-    stream = front.engine.open()
-    front.engine.export(stream, "fresh")
-    for n in range(5):
-        front.engine.push(stream, step(9), tag=n)
-        front.engine.export(stream, n)
-    front.engine.push(stream, step(9), tag=5)
-    front.end.send()
-    engine.turn()
-    engine.turn()
-    front.move()  # some of them are answered
-    assert len([event for event in front.events if isinstance(event, StateExported)]) < 6
-    front.lose()
-    front.engine.export(stream, "away")
-    other = driven()
-    front.connect(other)
-    work(front, other)
-    seen: list[object] = []
-    for event in front.events:
-        if isinstance(event, BatchDone):
-            seen += event.tags
-        if isinstance(event, StateExported):
-            assert np.frombuffer(event.state, np.int64).tolist() == [9 if seen else 0, len(seen)]
-    exported = [event.tag for event in front.events if isinstance(event, StateExported)]
-    assert exported == ["fresh", 0, 1, 2, 3, 4, "away"]
 
 
 def test_streams_closed_while_the_engine_is_away_are_reported_closed_once() -> None:
@@ -224,59 +174,6 @@ def test_no_more_steps_are_sent_again_than_the_engine_queues() -> None:
     assert answers(front, stream)[-1] == (26, [1, 27])
 
 
-def test_a_restored_state_is_what_a_lost_stream_continues_from() -> None:
-    engine, source = driven(), driven()
-    front, there = Recovering(engine, every_steps=2), Recovering(source)
-    given = there.engine.open()
-    for _ in range(5):
-        there.engine.push(given, step(77))
-    there.engine.export(given)
-    work(there, source)
-    (state,) = [event.state for event in there.events if isinstance(event, StateExported)]
-    stream = front.engine.open()
-    front.engine.push(stream, step(1))
-    with pytest.raises(WrongState, match="waits for answers"):
-        front.engine.restore(stream, state)
-    work(front, engine)
-    with pytest.raises(WrongState, match="16"):
-        front.engine.restore(stream, b"")
-    for _ in range(4):
-        front.engine.push(stream, step(1))
-        work(front, engine)
-    front.lose()
-    other = driven()
-    front.connect(other)
-    front.engine.restore(stream, state)  # while the other one runs steps again
-    front.engine.push(stream, step(0), tag="next")
-    work(front, other)
-    assert answers(front, stream)[-1] == ("next", [77, 6])
-    front.lose()
-    last = driven()
-    front.connect(last)
-    front.engine.push(stream, step(0), tag="last")
-    work(front, last)
-    assert answers(front, stream)[-2:] == [("next", [77, 6]), ("last", [77, 7])]
-    assert len(answers(front, stream)) == 7
-
-
-def test_a_state_that_was_requested_before_a_restore_does_not_replace_the_restored_one() -> None:
-    engine = driven()
-    front = Recovering(engine, every_steps=1)
-    stream = front.engine.open()
-    front.engine.push(stream, step(1))
-    front.move()
-    engine.settle()
-    front.move()  # the answer; the request of a state is sent next
-    front.engine.restore(stream, np.array([77, 5]).tobytes())
-    work(front, engine)
-    front.lose()
-    other = driven()
-    front.connect(other)
-    front.engine.push(stream, step(0), tag="next")
-    work(front, other)
-    assert answers(front, stream)[1:] == [("next", [77, 6])]
-
-
 @pytest.mark.parametrize("other", [{"digest": "another"}, {"model": EchoModel(samples=5)}])
 def test_an_engine_with_another_model_ends_everything(other: dict[str, Any]) -> None:
     engine = driven()
@@ -326,14 +223,6 @@ def test_before_its_first_engine_streams_wait_and_steps_are_refused() -> None:
     recovering.stop(0.0)
     recovering.reconnect(RemoteConnection())
     assert events == [EngineStopped(None)]
-
-
-def test_a_push_of_another_shape_is_refused_also_while_the_engine_is_away() -> None:
-    front = Recovering(driven())
-    stream = front.engine.open()
-    front.lose()
-    with pytest.raises(WrongInput, match=r"int16 \(4,\)"):
-        front.engine.push(stream, step(1, samples=3))
 
 
 def test_an_engine_with_fewer_slots_fails_the_streams_beyond_them() -> None:
