@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model.gpu.cuda.pack import BackwardLayout, backward_layout_of
-from tests.support.networks.gru_backward_emulation import EmulatedBackward, backpropagate, build_backward, to_bf16
+from tests.support.networks.gru_backward_emulation import EmulatedBackward, backpropagate, build_backward
 from tests.support.networks.gru_emulation import DONE, schedule
 
 LAYOUTS = {
@@ -110,17 +110,6 @@ def test_frames_after_the_end_of_a_row_get_no_gradient_and_change_no_bit(kernels
     assert equal(batch.run(kernels(SMALL)), (products[:, :3], candidates[:, :3], first))
 
 
-def test_launches_of_changing_rows_and_frames_share_one_workspace(kernels):
-    """The count of published frames of a row continues after other launches."""
-    random, kernel = torch.Generator().manual_seed(5), kernels(SMALL)
-    for launch in range(16):
-        rows = int(torch.randint(1, ROWS + 1, (1,), generator=random))
-        frames = int(torch.randint(1, FRAMES + 1, (1,), generator=random))
-        batch = Batch(64, rows, frames, seed=launch)
-        kernel.when = schedule(launch, starved_block=launch % kernel.layout.blocks)
-        assert equal(batch.run(kernel), batch.run(kernels(SMALL)))
-
-
 @pytest.mark.parametrize("count", [2**16 - 3, 2**32 - 3])
 def test_a_mark_or_a_count_that_starts_again_at_zero_changes_nothing(kernels, count):
     batch, kernel = Batch(64), kernels(SMALL)
@@ -151,13 +140,6 @@ def test_a_gradient_that_is_not_finite_stays_in_its_row(kernels):
     others = [row for row in range(ROWS) if row != 4]
     assert equal([each[others] for each in found], [each[others] for each in wanted])
     assert found[2][4].isnan().all()
-
-
-def test_values_for_the_products_are_rounded_to_bf16(kernels):
-    batch = Batch(64, rows=1, frames=1)
-    products, _, _ = batch.run(kernels(SMALL))
-    wanted = to_bf16(batch.factors[:, 0, :3].float() * batch.outputs).flatten(1)
-    assert torch.equal(products[:, 0].float(), wanted)
 
 
 BARRIER = "block_barrier();\n        if (place.group == item % GATE_GROUPS)"

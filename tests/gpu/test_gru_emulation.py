@@ -106,14 +106,8 @@ def test_bits_of_a_row_do_not_depend_on_other_rows_nor_on_its_position(layers, n
         own = batch.slots[chosen].long()
         alone, states = batch.run(layers(name), chosen=chosen)
         assert equal((alone, states[own]), (out[chosen], slab[own]))
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_states_of_streams_outside_the_batch_are_not_written(layers, name):
-    batch = Batch(LAYOUTS[name].hidden)
-    _, slab = batch.run(layers(name), chosen=[2, 5])
-    others = torch.tensor([r for r in range(len(slab)) if r not in batch.slots[[2, 5]]])
-    assert equal((slab[others],), (batch.slab[others],))
+        others = [row for row in range(len(slab)) if row not in own]
+        assert equal((states[others],), (batch.slab[others],)), "a stream outside the batch was written"
 
 
 @pytest.mark.parametrize("frames", [1, 2])
@@ -141,28 +135,6 @@ def test_each_byte_of_later_weights_is_prefetched_once_and_no_others(layers):
     assert layer.library.prefetched(ctypes.c_void_p(0), ctypes.c_long(2**62)) == everything
 
 
-def test_no_rows_change_nothing(layers):
-    layer = layers("one row of blocks")
-    batch = Batch(layer.layout.hidden, rows=1, frames=1)
-    out, slab = torch.full_like(batch.x, torch.nan), batch.slab.clone()
-    nothing = torch.zeros(1, dtype=torch.int32)
-    assert layer.launch(batch.gates, batch.x, out, slab, batch.slots, batch.slots, nothing, 1) == DONE
-    assert out.isnan().all()
-    assert equal((slab,), (batch.slab,))
-    assert not layer.workspace.any()
-
-
-def test_a_new_stream_reads_the_zero_row_and_writes_its_own(layers):
-    layer = layers("one row of blocks")
-    batch = Batch(layer.layout.hidden, rows=3, frames=2)
-    zero = torch.full((3,), batch.rows + 1, dtype=torch.int32)
-    out, slab = torch.empty_like(batch.x), batch.slab.clone()
-    count = torch.tensor([3], dtype=torch.int32)
-    assert layer.launch(batch.gates, batch.x, out, slab, zero, batch.slots, count, 2) == DONE
-    batch.slab[batch.slots.long()] = 0
-    assert equal((out, slab), batch.run(layers("one row of blocks"), (2,)))
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_output_may_be_written_over_the_input(layers, name):
     layer, batch = layers(name), Batch(LAYOUTS[name].hidden)
@@ -170,18 +142,6 @@ def test_the_output_may_be_written_over_the_input(layers, name):
     count = torch.tensor([ROWS], dtype=torch.int32)
     assert layer.launch(batch.gates, x, x, slab, batch.slots, batch.slots, count, FRAMES) == DONE
     assert equal((x, slab), batch.run(layers(name)))
-
-
-def test_launches_of_changing_rows_and_frames_share_one_workspace(layers):
-    """The count of published frames of a row continues after other launches."""
-    name, random = "one row of blocks", torch.Generator().manual_seed(5)
-    layer = layers(name)
-    for launch in range(40):
-        rows = int(torch.randint(1, ROWS + 1, (1,), generator=random))
-        frames = int(torch.randint(1, FRAMES + 1, (1,), generator=random))
-        batch = Batch(layer.layout.hidden, rows, frames, seed=launch)
-        when = schedule(launch, starved_block=launch % layer.layout.blocks)
-        assert equal(batch.run(layer, (frames,), when), batch.run(layers(name), (frames,)))
 
 
 @pytest.mark.parametrize("frames", [1, 3])

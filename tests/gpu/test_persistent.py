@@ -13,55 +13,37 @@ from model.gpu.cuda.persistent import Workspace, fits, range_of
 H100 = {"shared_memory_per_block_optin": 232_448, "multi_processor_count": 132, "major": 9, "minor": 0}
 
 
-@pytest.mark.parametrize(
-    ("hidden", "device", "expected"),
-    [
-        (1760, {}, True),
-        (2560, {}, True),
-        (4096, {}, False),
-        (1760, {"multi_processor_count": 109}, False),
-        (1760, {"multi_processor_count": 110}, True),
-        (2560, {"shared_memory_per_block_optin": 101_376}, False),
-        (416, {"major": 7, "minor": 5}, False),
-    ],
-)
-def test_a_layer_fits_a_device_with_a_multiprocessor_per_block_and_enough_memory(hidden, device, expected):
-    assert fits(hidden, SimpleNamespace(**(H100 | device))) == expected
+A100 = {"shared_memory_per_block_optin": 166_912, "multi_processor_count": 108, "major": 8, "minor": 0}
+LITTLE = {"shared_memory_per_block_optin": 101_376}
 
 
 @pytest.mark.parametrize(
-    ("hidden", "device", "expected"),
+    ("hidden", "device", "inference", "training", "layer"),
     [
-        (1760, {}, True),
-        (2112, {}, True),
-        (2560, {}, False),  # the backward pass has no layout with 20 units
-        (1760, {"multi_processor_count": 108}, False),
-        (
-            2112,
-            {"shared_memory_per_block_optin": 166_912, "major": 8, "minor": 0},
-            False,
-        ),  # an A100 with more processors
-        (1536, {"shared_memory_per_block_optin": 166_912, "multi_processor_count": 108, "major": 8, "minor": 0}, True),
-        (1760, {"shared_memory_per_block_optin": 101_376}, False),
+        (1760, {}, True, True, True),
+        (2112, {}, True, True, True),
+        (2560, {}, True, False, False),  # no backward layout with 20 units; weights of two products do not fit
+        (4096, {}, False, False, False),
+        (1760, {"multi_processor_count": 108}, False, False, False),
+        (1760, {"multi_processor_count": 109}, False, False, False),
+        (1760, {"multi_processor_count": 110}, True, True, True),
+        (2560, LITTLE, False, False, False),
+        (1760, LITTLE, None, False, False),
+        (416, LITTLE, None, None, True),
+        (416, {"major": 7, "minor": 5}, False, False, False),
+        (1760, {"major": 8, "minor": 0}, None, None, False),  # no bulk copies
+        (2112, A100 | {"multi_processor_count": 132}, None, False, False),
+        (1536, A100, None, True, False),
     ],
 )
-def test_training_needs_room_for_both_directions(hidden, device, expected):
-    assert fits(hidden, SimpleNamespace(**(H100 | device)), training=True) == expected
-
-
-@pytest.mark.parametrize(
-    ("hidden", "device", "expected"),
-    [
-        (1_760, {}, True),
-        (2_560, {}, False),  # the weights of two products do not fit a multiprocessor
-        (1_760, {"major": 8, "minor": 0}, False),  # no bulk copies
-        (1_760, {"multi_processor_count": 108}, False),
-        (1_760, {"shared_memory_per_block_optin": 101_376}, False),
-        (416, {"shared_memory_per_block_optin": 101_376}, True),
-    ],
-)
-def test_a_whole_layer_fits_only_a_device_with_its_instructions_and_shared_memory(hidden, device, expected):
-    assert layer_fits(hidden, SimpleNamespace(**(H100 | device))) == expected
+def test_layers_fit_devices_with_a_multiprocessor_per_block_and_enough_memory(
+    hidden, device, inference, training, layer
+):
+    """`None`: not said here."""
+    properties = SimpleNamespace(**(H100 | device))
+    found = fits(hidden, properties), fits(hidden, properties, training=True), layer_fits(hidden, properties)
+    for result, expected in zip(found, (inference, training, layer), strict=True):
+        assert expected in {None, result}
 
 
 def test_a_workspace_reports_an_aborted_launch_until_it_is_reset():

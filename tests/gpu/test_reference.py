@@ -7,7 +7,7 @@ import torch
 
 from model.config import ModelConfig
 from model.gpu.reference import ReferenceStep
-from model.gpu.segments import cut_points, product_segments, recurrent_segments
+from model.gpu.segments import cut_points, product_segments
 from model.gpu.triton.fourier import SECOND, filter_rows, fourier_matrix, split_matrix
 from model.mel import mel_filters
 from tests.support.networks.gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
@@ -30,41 +30,6 @@ def test_the_contract_is_close_to_the_network_in_float32(size):
     wanted, _ = exact(pcm, exact.fresh_state(3))
     assert (out - wanted).abs().max() < 2e-2
     assert (out.exp() - wanted.exp()).abs().max() < 2e-3
-
-
-@pytest.mark.parametrize("size", list(SIZES))
-def test_a_chunk_is_bit_identical_to_single_steps(size):
-    network = fp16_network(SIZES[size])
-    samples = network.config.step_samples
-    pcm = noise(2, 4 * samples)
-    whole, single = slabs_of(network, CAPACITY), slabs_of(network, CAPACITY)
-    out = run(network, whole, pcm, [CAPACITY] * 2, [0, 1])
-    parts = [
-        run(network, single, pcm[:, i * samples : (i + 1) * samples], [0, 1] if i else [CAPACITY] * 2, [0, 1])
-        for i in range(4)
-    ]
-    assert torch.equal(out, torch.cat(parts, dim=1))
-    assert all(torch.equal(whole[name], single[name]) for name in whole)
-
-
-@pytest.mark.parametrize("company", [2, 7, 8, 9])
-def test_a_row_has_the_same_bits_alone_and_in_any_batch_and_bucket(company):
-    network = fp16_network(SIZES["even"])
-    pcm = noise(company, network.config.step_samples)
-    slots = list(range(company))[::-1]
-    together = slabs_of(network, CAPACITY, seed=1)
-    out = run(network, together, pcm, slots, slots, bucket=16)
-    assert not any(slab[CAPACITY].any() for slab in together.values())
-    for row in (0, company - 1):
-        alone = slabs_of(network, CAPACITY, seed=1)
-        mine = run(network, alone, pcm[row : row + 1], slots[row : row + 1], slots[row : row + 1])
-        assert torch.equal(mine[0], out[row])
-        assert all(torch.equal(alone[name][slots[row]], together[name][slots[row]]) for name in alone)
-
-
-def test_recurrent_products_are_cut_for_eight_warps():
-    assert recurrent_segments(1760) == [0, 224, 448, 672, 896, 1120, 1344, 1552, 1760]
-    assert recurrent_segments(64) == [0, 16, 32, 48, 64]
 
 
 @pytest.mark.parametrize(("depth", "segments"), [(1760, 4), (3840, 12), (480, 4), (96, 6)])

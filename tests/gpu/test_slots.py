@@ -65,19 +65,6 @@ def test_a_largest_batch_that_is_no_power_of_two_is_warmed_up_too() -> None:
     assert (8, 1) in slots._replays
 
 
-@pytest.mark.parametrize("steps", [2, 4, 8])
-def test_a_chunk_gives_the_bits_of_single_steps(steps: int) -> None:
-    whole, single = gru(), gru()
-    pcm = audio(steps, 2 * steps)
-    members = [4, 1]
-    whole.inputs[: 2 * steps] = pcm
-    chunk = whole.run(members, steps).reshape(2, steps, -1)
-    for step in range(steps):
-        single.inputs[:2] = pcm.reshape(2, steps, -1)[:, step]
-        assert np.array_equal(single.run(members), chunk[:, step])
-    assert [whole.export(slot) for slot in members] == [single.export(slot) for slot in members]
-
-
 def test_nothing_depends_on_old_contents_of_the_buffers() -> None:
     clean, poisoned = gru(), gru()
     rng = np.random.default_rng(0)
@@ -102,16 +89,6 @@ def test_a_reset_zeroes_nothing_and_the_next_step_reads_zeros() -> None:
     assert np.array_equal(slots.run([2]), first)
 
 
-def test_the_zero_row_stays_zero_and_padding_changes_no_stream() -> None:
-    slots = gru()
-    slots.inputs[:6] = audio(3, 6)
-    slots.run(range(6))  # two rows of padding
-    others = [slots.export(slot) for slot in (0, 1, 2)]
-    slots.run([3, 4, 5])
-    assert [slots.export(slot) for slot in (0, 1, 2)] == others
-    assert not any(slots._slabs.copy_out(slots.capacity))
-
-
 def test_a_kernel_that_aborts_fails_its_step_and_the_next_one_runs() -> None:
     class GivesUp(EagerStep):
         def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
@@ -132,27 +109,6 @@ def test_a_kernel_that_aborts_fails_its_step_and_the_next_one_runs() -> None:
         slots.run([0])
     slots.inputs[0] = 5
     assert slots.run([1]).tolist() == [[5, 1]]
-
-
-def test_a_step_that_raises_does_not_change_the_other_slots() -> None:
-    slots = recorded(EchoStep(), ECHO_OUT, 2, 2)
-    slots.inputs[0] = 3
-    slots.run([0])
-    slots.inputs[0] = -1
-    with pytest.raises(ArithmeticError):
-        slots.run([1])
-    slots.inputs[0] = 9
-    assert slots.run([0]).tolist() == [[3, 2]]
-
-
-def test_outputs_are_not_written_to_by_later_steps() -> None:
-    slots = gru()
-    slots.inputs[:2] = audio(5, 2)
-    first = slots.run([0, 1])
-    kept = first.copy()
-    slots.inputs[:2] = audio(6, 2)
-    slots.run([0, 1])
-    assert np.array_equal(first, kept)
 
 
 def test_chunks_are_warmed_up_with_no_more_streams_than_there_are_slots() -> None:

@@ -10,7 +10,6 @@ from model.gpu.triton.features import Features
 from model.gpu.triton.layers import LookaheadNorm, Norm
 from model.gpu.triton.products import IDENTITY, LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
-from tests.support.networks import triton_interpreter
 from tests.support.networks.gpu_networks import SHIPPED_FEATURES, SIZES, fp16_network, noise, slabs_of
 
 NAN = float("nan")
@@ -63,18 +62,6 @@ def test_a_product_is_that_of_float64_rounded_once(m, k, columns, act):
     assert_within_an_ulp(y, functional.silu(wanted) if act == SILU else wanted)
     assert after.isnan().all()
     assert not scratch.counters.any()
-
-
-def test_the_order_in_which_programs_finish_changes_no_bit_of_a_product():
-    weight, bias, x = normal(100, 400, seed=1), normal(100, seed=2), normal(9, 400, seed=3)
-    product = Product(weight, bias)
-    assert product.segments > 1
-    scratch = scratch_of(product, 9)
-    forward, backward = torch.empty(2, 9, 100, dtype=torch.float16)
-    product.enqueue(x, forward, 9, 1, scratch)
-    with triton_interpreter.programs_reversed():
-        product.enqueue(x, backward, 9, 1, scratch)
-    assert torch.equal(forward, backward)
 
 
 @pytest.mark.parametrize(("m", "k", "columns"), [(100, 400, 9), (70, 272, 70)])

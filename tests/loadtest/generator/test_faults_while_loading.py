@@ -14,7 +14,7 @@ import pytest
 from loadtest.errors import NoReference
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.measures import LevelReport
-from loadtest.measurement.report import Document, faults, warnings
+from loadtest.measurement.report import Document, faults
 from loadtest.measurement.run import measure_levels, run_loadtest
 from tests.support.clients.fake_listen import STEP_S, FakeListen, Plan
 from tests.support.clients.loadtest_bench import LEVEL_S, RECORDINGS, STEPS, settings, write_manifest
@@ -52,45 +52,6 @@ def test_a_server_without_faults_gets_a_clean_report_that_includes_its_delay(man
     assert (level.queue_wait_ms.mean, level.step_ms.mean, level.decode_ms.p98) == pytest.approx((1.0, 2.0, 0.5), 0.01)  # type: ignore[union-attr]
     assert level.server.mean_batch == 2.0
     assert level.generator_cpu_cores > 0
-
-
-def test_a_garbled_transcript_is_a_mismatch(manifest: Path) -> None:
-    level = under_load(manifest, lambda number: Plan(garble=number == 1))
-    assert (level.mismatched, level.failed) == (1, 0)
-    assert "garbled" in level.mismatches[0].under_load
-    assert faults(level)
-
-
-def test_a_dropped_result_adds_the_length_of_a_step_to_the_latency(manifest: Path) -> None:
-    level = under_load(manifest, lambda _: Plan(skip_step=1))
-    assert faults(level) == []
-    assert level.chunk_latency_ms is not None
-    assert level.chunk_latency_ms.max >= 80
-
-
-def test_a_stream_without_results_is_a_failure(manifest: Path) -> None:
-    level = under_load(manifest, lambda number: Plan(silent=number == 0))
-    assert level.failed == 1
-    assert level.unanswered > 0
-    assert "no end within" in next(iter(level.problems))
-
-
-def test_refusals_are_not_counted_as_failures(manifest: Path) -> None:
-    level = under_load(manifest, lambda number: Plan(refuse=503 if number % 2 else 0))
-    assert level.refused >= 1
-    assert level.failed == 0
-    assert "503" in next(iter(level.problems))
-    assert any("refused" in warning for warning in warnings(level))
-
-
-@pytest.mark.parametrize(
-    ("plan", "problem"),
-    [(Plan(close_after=2), "closed with 1011 NET-0000 stall"), (Plan(no_final=True), "no final after CloseStream")],
-)
-def test_broken_streams_are_failures_with_their_reason(manifest: Path, plan: Plan, problem: str) -> None:
-    level = under_load(manifest, lambda number: plan if number == 2 else Plan())
-    assert level.failed == 1
-    assert level.problems == {problem: 1}
 
 
 def test_a_recording_that_fails_without_load_stops_the_test(manifest: Path) -> None:

@@ -49,12 +49,6 @@ def test_the_library_reads_our_frames(opcode: int, length: int) -> None:
     assert (frame.opcode, bytes(frame.data), frame.fin) == (OPCODES[opcode], payload, True)
 
 
-def test_a_zero_mask_leaves_the_payload_unchanged() -> None:
-    assert (
-        masked(BINARY, b"\x01\x02" * 100, bytes(4)) == bytes([0x82, 0x80 | 126, 0, 200, 0, 0, 0, 0]) + b"\x01\x02" * 100
-    )
-
-
 def test_each_frame_has_a_different_mask() -> None:
     assert masked(BINARY, bytes(8)) != masked(BINARY, bytes(8))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +24,11 @@ from loadtest.generator.level import Schedule
 from loadtest.peers import bench
 from loadtest.peers.__main__ import read
 from loadtest.peers.contestants import ALL, OURS, chosen
-from loadtest.peers.findings import Findings, Probe, thinned
+from loadtest.peers.findings import Findings, Probe
 from loadtest.peers.launch import launched
 from loadtest.peers.report import markdown, quantile, rows, write
 from loadtest.peers.search import CLOSE, MOST, Search
-from loadtest.peers.service import BatchSizes, is_close, results
+from loadtest.peers.service import is_close, results
 from loadtest.reports.environment import describe
 
 
@@ -47,13 +45,6 @@ def test_the_load_generator_can_decode_the_messages() -> None:
     assert is_close('{"type":"CloseStream"}')
     assert not is_close('{"type":"KeepAlive"}')
     assert not is_close(None)
-
-
-def test_batches_are_counted_whole() -> None:
-    sizes = BatchSizes()
-    for _ in range(2):
-        sizes.ran(3)
-    assert sizes.as_json() == {"3": 2.0}
 
 
 @given(capacity=st.integers(1, MOST), first=st.integers(1, 400), factor=st.sampled_from([1.15, 1.5]))
@@ -184,14 +175,6 @@ def test_a_quantile_of_batch_sizes_counts_batches() -> None:
     assert [quantile(sizes, at) for at in (0.1, 0.5, 0.9, 1.0)] == [1, 1, 8, 64]
 
 
-def test_a_thinned_distribution_keeps_its_last_point() -> None:
-    cdf = tuple((float(n), n / 1000) for n in range(1, 1001))
-    kept = thinned(cdf)
-    assert len(kept) <= 202
-    assert kept[-1] == (1000.0, 1.0)
-    assert thinned(()) == ()
-
-
 def test_unknown_and_uninstalled_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.name for one in chosen("sherpa-fp32,tutti")] == ["sherpa-fp32", OURS]
     with pytest.raises(BadSettings, match="rya"):
@@ -314,11 +297,6 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_output() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no weights here')"]
     with pytest.raises(ServerNotReady, match=r"(?s)ended with 1.*no weights here"), launched(command):
         pass
-
-
-def test_the_document_is_plain_json() -> None:
-    document = json.loads(msgspec.json.encode(MEASURED))
-    assert document["probes"][5]["batch_sizes"] == {"1": 10.0}
 
 
 def test_processor_time_is_that_of_the_measured_window_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def manifest(tmp_path: Path) -> Path:
     return write_manifest(tmp_path)
 
 
-def test_policies_are_compared_in_one_table(
+def test_options_are_compared_in_one_table(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[list[str]] = []
@@ -46,51 +45,28 @@ def test_policies_are_compared_in_one_table(
         monkeypatch.setattr(compare_module, "served", Served)
         code = compare(
             settings(manifest),
-            ["eager", "single"],
+            ["beam", "greedy"],
             name="n",
             command="make bench",
+            vary="decoder",
+            serve_options=["--beams", "16"],
             folder=tmp_path / "results",
             ceiling=lambda: Ceiling({1: 1.5, 64: 10.0}, precision="bf16", threads=1, read_ns=141.2, in_caches=False),
         )
     assert code == 0
-    assert started == [["--policy", "eager"], ["--policy", "single"]]
+    assert started == [["--decoder", "beam", "--beams", "16"], ["--decoder", "greedy", "--beams", "16"]]
     out, err = capsys.readouterr()
     assert "batch 64: 10.00 ms, 512 streams" in err
     assert "a read of the weights: 141 ns, from memory, so steps are slow" in err
     kept = msgspec.json.decode((tmp_path / "results" / "n.json").read_bytes(), type=Comparison)
     assert msgspec.json.decode(out.splitlines()[-1], type=Comparison) == kept
-    assert [row[:2] for row in table(kept)] == [("3", "eager"), ("3", "single")]
+    assert [row[:2] for row in table(kept)] == [("3", "beam"), ("3", "greedy")]
     assert table(kept)[0][5] == "1.0×"
     page = (tmp_path / "results" / "n.md").read_text()
-    assert "| 3 | eager |" in page
+    assert "| streams | decoder | p50 |" in page
+    assert "| 3 | beam |" in page
     assert "`make bench`" in page
     assert (tmp_path / "results" / "n.png").is_file()
-
-
-def test_decoders_can_be_compared_like_policies(
-    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    started: list[list[str]] = []
-    with FakeListen().in_thread() as server:
-
-        def served_as(options: list[str]) -> contextlib.nullcontext[str]:
-            started.append(options)
-            return contextlib.nullcontext(server.url)
-
-        monkeypatch.setattr(compare_module, "served", served_as)
-        compare(
-            settings(manifest),
-            ["beam", "greedy"],
-            name="decoders",
-            command="c",
-            vary="decoder",
-            folder=tmp_path,
-            ceiling=lambda: None,
-            serve_options=["--beams", "16"],
-        )
-    assert started == [["--decoder", "beam", "--beams", "16"], ["--decoder", "greedy", "--beams", "16"]]
-    assert "| streams | decoder | p50 |" in (tmp_path / "decoders.md").read_text()
-    assert msgspec.json.decode(capsys.readouterr().out.splitlines()[-1], type=Comparison).vary == "decoder"
 
 
 def test_a_comparison_without_a_ceiling_and_with_one_policy_has_a_page() -> None:
