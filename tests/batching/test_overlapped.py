@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import rule, run_state_machine_as_test
 from numpy.typing import NDArray
 
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed
 from tests.support.servers.fakes import FailingModel, FakeClock, OverlappedModel
 from tests.support.streams.driven_engine import DrivenEngine
 from tests.support.streams.engine_bench import Start, step
+from tests.support.streams.engine_machine import EngineMachine
 
 
 class Log:
@@ -123,57 +123,15 @@ def summary(event: EngineEvent) -> tuple[object, ...]:
     return (event,)
 
 
-class OverlappedMachine(RuleBasedStateMachine):
-    """The same commands for an engine that overlaps and for one that does not: events and their order are equal."""
-
-    delivered_meanwhile: ClassVar[int] = 0
-    failures: ClassVar[int] = 0
-    exports: ClassVar[int] = 0
+class OverlappedMachine(EngineMachine):
+    """An engine that overlaps and one that does not: events and their order are equal."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.events: list[EngineEvent] = []
         model = OverlappedModel(capacity=5, largest=3)
         self.log = Log(model)
-        self.engines = (
-            DrivenEngine(model, self.log, max_queued=4),
-            DrivenEngine(FailingModel(capacity=5, largest=3), self.events.append, max_queued=4),
-        )
-        self.open_streams: list[int] = []
-        self.tags = 0
-
-    def pick(self, choice: int) -> int:
-        return self.open_streams[choice % len(self.open_streams)]
-
-    @rule()
-    def open(self) -> None:  # sometimes more than there are slots
-        if len(self.open_streams) < 6:
-            first, second = (engine.open() for engine in self.engines)
-            assert first == second
-            self.open_streams.append(first)
-
-    @precondition(lambda self: self.open_streams)
-    @rule(choice=st.integers(0, 5), count=st.integers(1, 3), reset=st.booleans(), poison=st.integers(0, 19))
-    def push(self, choice: int, count: int, reset: bool, poison: int) -> None:
-        for _ in range(count):
-            self.tags += 1
-            value = FailingModel.POISON if poison == 0 else self.tags
-            for engine in self.engines:
-                engine.push(self.pick(choice), step(value), tag=self.tags, reset=reset)
-
-    @precondition(lambda self: self.open_streams)
-    @rule(choice=st.integers(0, 5))
-    def export(self, choice: int) -> None:
-        self.tags += 1
-        for engine in self.engines:
-            engine.export(self.pick(choice), self.tags)
-
-    @precondition(lambda self: self.open_streams)
-    @rule(choice=st.integers(0, 5))
-    def close(self, choice: int) -> None:
-        stream = self.open_streams.pop(choice % len(self.open_streams))
-        for engine in self.engines:
-            engine.close(stream)
+        plain = DrivenEngine(FailingModel(capacity=5, largest=3), self.events.append, max_queued=4)
+        super().__init__(DrivenEngine(model, self.log, max_queued=4), plain)
 
     @rule()
     def turn(self) -> None:
@@ -184,12 +142,9 @@ class OverlappedMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         for engine in self.engines:
             engine.settle()
-        overlapped = [summary(event) for event, _ in self.log.events]
-        assert overlapped == [summary(event) for event in self.events]
-        kind = type(self)
-        kind.delivered_meanwhile += sum(busy is not None for _, busy in self.log.events)
-        kind.failures += sum(isinstance(event, StreamFailed) for event in self.events)
-        kind.exports += sum(isinstance(event, StateExported) for event in self.events)
+        assert [summary(event) for event, _ in self.log.events] == [summary(event) for event in self.events]
+        self.count_kinds(self.events)
+        self.count("meanwhile", sum(busy is not None for _, busy in self.log.events))
         self.log.events.clear()
         self.events.clear()
 
@@ -199,8 +154,8 @@ class OverlappedMachine(RuleBasedStateMachine):
 
 def test_an_overlapped_model_gives_the_same_events_in_the_same_order() -> None:
     class Machine(OverlappedMachine):
-        pass
+        seen: ClassVar[dict[str, int]] = {}
 
     options = settings(max_examples=150, stateful_step_count=40, deadline=None, database=None)
     run_state_machine_as_test(Machine, settings=options)
-    assert min(Machine.delivered_meanwhile, Machine.failures, Machine.exports) > 3
+    assert min(Machine.seen.get(name, 0) for name in ("meanwhile", "StreamFailed", "StateExported")) > 3
