@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from model.recordings import read_manifests, read_pcm
-from tests.support.audio.speech import DEVELOPMENT
 from tests.support.needs import need_package
 from tests.support.networks.published import VARIANTS, at_rate, model_of, recognize, reference, shown, symbols_of
 
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
-DEV_RECORDINGS = 20
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +24,6 @@ def sherpa():
 @cache
 def recordings():
     return [soundfile.read(SAMPLES / name, dtype="int16")[0] for name in ("account_number.flac", "demo.flac")]
-
-
-@cache
-def development():
-    if not DEVELOPMENT.exists():
-        pytest.skip("the development recordings are not here")
-    utterances = read_manifests([DEVELOPMENT])
-    return [read_pcm(each.audio, 16_000) for each in utterances[:: len(utterances) // DEV_RECORDINGS][:DEV_RECORDINGS]]
 
 
 def check(variant, utterances):
@@ -52,11 +41,6 @@ def check(variant, utterances):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_symbols_and_times_are_those_of_sherpa_onnx(variant: str) -> None:
     check(variant, recordings())
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_symbols_of_development_recordings_are_those_of_sherpa_onnx(variant: str) -> None:
-    check(variant, development())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -11,7 +11,6 @@ from model.config import BLANK
 from model.published.rows import QUICK_SIZES, SIZES, check_rows, check_rows_quickly, tokens_of
 from server.operations.dependent_rows import warn_of_dependent_rows
 from tests.support.networks.probes import make_probe
-from tests.support.servers.server_process import REAL, ServerProcess
 
 QUANTIZED = {"quantized": True}
 DEPENDENT = "a stream's outputs depend on the other rows of its batch: --reproducible steps rows one at a time"
@@ -73,22 +72,8 @@ def test_serving_warns_once_about_rows_that_depend_on_their_batch(quantized):
     assert line["event"] == DEPENDENT
 
 
-def test_a_server_logs_batch_dependence_at_the_start(quantized):
-    with ServerProcess(program=("-c", REAL), model=str(quantized.files.folder), max_streams=4) as server:
-        line = server.wait_for(DEPENDENT)
-    assert (line["level"], line["batches"]) == ("warning", list(QUICK_SIZES))
-
-
 def test_there_is_no_warning_for_rows_stepped_one_at_a_time_or_checkpoints(quantized, loaded):
     with capture_logs() as lines:
         warn_of_dependent_rows(quantized, reproducible=True)
         warn_of_dependent_rows(load_own(), reproducible=False)
     assert not lines
-
-
-def test_a_graph_of_one_row_is_warned_about_as_such(loaded):
-    with capture_logs() as lines:
-        warn_of_dependent_rows(loaded("wenet-ctc"), reproducible=False)
-    (line,) = lines
-    assert line["log_level"] == "warning"
-    assert "one row" in line["event"]

@@ -12,10 +12,10 @@ from model.acoustic import log_probs_of
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
 from model.published.published_model import PublishedModel
 from model.published.timing import TAIL_FRAMES
+from server.tools.sherpa import FACTORIES
 from tests.support.needs import need_package
 from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import KINDS, make_probe
-from tests.support.networks.probes.reference import recognizer, reference_tokens
 
 VARIANTS = {
     "whisper": ("zipformer2-ctc", {"feature": "whisper"}),
@@ -95,18 +95,25 @@ def shown(model, symbols):
 
 @cache
 def sherpa(variant):
-    """Return sherpa-onnx's recognizer of a variant."""
-    return recognizer(probe_of(variant))
+    """Return sherpa-onnx's recognizer of a variant: one thread, greedy search, no endpoints."""
+    probe = probe_of(variant)
+    factory = getattr(need_package("sherpa_onnx").OnlineRecognizer, FACTORIES[probe.kind])
+    files = {role: str(path) for role, path in probe.files.items()}
+    options = {"num_threads": 1, "decoding_method": "greedy_search", "enable_endpoint_detection": False}
+    return factory(tokens=str(probe.tokens), **options, **files)
 
 
-def reference(variant, pcm, **options):
-    """Return sherpa-onnx's result with times in seconds of audio: it halves those of NeMo's CTC models."""
-    model, probe = model_of(variant), probe_of(variant)
-    found = reference_tokens(
-        probe, pcm, model.config.sample_rate, tail_s=tail_s(model), engine=sherpa(variant), **options
-    )
-    factor = 2.0 if probe.kind == "nemo-ctc" else 1.0
-    return list(found.tokens), [factor * at for at in found.timestamps]
+def reference(variant, pcm):
+    """Return sherpa-onnx's symbols and their times in seconds of audio: it halves those of NeMo's CTC models."""
+    model, engine = model_of(variant), sherpa(variant)
+    rate, stream = model.config.sample_rate, engine.create_stream()
+    silence = np.zeros(int(tail_s(model) * rate), np.float32)
+    stream.accept_waveform(rate, np.concatenate([np.asarray(pcm, np.int16).astype(np.float32) / 32768, silence]))
+    stream.input_finished()
+    while engine.is_ready(stream):
+        engine.decode_stream(stream)
+    factor = 2.0 if probe_of(variant).kind == "nemo-ctc" else 1.0
+    return list(engine.tokens(stream)), [factor * at for at in engine.timestamps(stream)]
 
 
 def at_rate(model, pcm):

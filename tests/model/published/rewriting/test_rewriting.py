@@ -85,13 +85,6 @@ def test_all_rewrites_of_a_zipformer_keep_its_symbols(tmp_path):
     assert all(max(shape[2:]) > 1 for shape in left), "a convolution of one frame or bin was not found"
 
 
-def test_rows_of_a_rewritten_graph_do_not_depend_on_the_batch(exported: Path) -> None:
-    model = load(exported, "auto")
-    found = check_rows(model, model.tokens.blank)
-    assert found.dependent_bits == ()
-    assert model.least_rows == 1, "one row would be padded"
-
-
 def test_no_step_projects_cached_frames_or_computes_a_shape(exported: Path) -> None:
     source = rewriting.read_graph(exported / "model.onnx", load(exported, "off").contract)
     before = Counter(node.op for node in source.nodes)
@@ -110,23 +103,6 @@ def joins_cache(graph, node):
     producer = graph.producers.get(node.inputs[0])
     constant = graph.constant(node.inputs[1]) is not None
     return constant and producer is not None and producer.op == "Concat" and producer.attributes.get("axis") == 1
-
-
-def test_a_stream_continues_on_another_server_with_the_same_rewrites(exported: Path) -> None:
-    first, second = (load(exported, "auto").slots(capacity=2, largest=2) for _ in range(2))
-    model = load(exported, "auto")
-    audio = speech(model.config, 1, 10)[0]
-    expected = []
-    for step in audio:
-        first.inputs[0] = step
-        expected.append(first.run([0]))
-    first.reset(0)
-    for place, step in enumerate(audio):
-        if place == 5:
-            second.restore(1, first.export(0))
-        slots, slot = (first, 0) if place < 5 else (second, 1)
-        slots.inputs[0] = step
-        assert np.array_equal(slots.run([slot]), expected[place])
 
 
 def test_the_digest_differs_by_the_applied_rewrites(exported: Path, monkeypatch) -> None:

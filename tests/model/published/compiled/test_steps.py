@@ -1,0 +1,345 @@
+"""Compiled steps of published networks: the graph's results, in any batch, from any saved state, on every processor."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from model.errors import PublishedModelError
+from model.machine.device import Device
+from model.published.compiled.compiling import READERS, decibels, noise_of, results_of
+from model.published.compiled.fastconformer.network import FastConformer
+from model.published.compiled.linears import Linear
+from model.published.compiled.slots import CompiledSlots, CompiledStep
+from model.published.compiled.zipformer2.weights import read_weights
+from model.published.files import find_files
+from model.published.metadata import Graph
+from model.published.onnx_graph import Node, OnnxGraph
+from model.published.published_model import PublishedModel
+from model.published.quantization.products import Scale
+from model.published.rewriting.rewriting import read_graph
+from model.published.rewriting.verification import speech_windows
+from model.published.stepping import GraphSlots
+from tests.support.audio.speech import ROOT
+from tests.support.networks.probes import make_probe
+from tests.support.processors import AVX2, BASELINE, environment, has, is_x86
+
+Floats = NDArray[np.float32]
+STEPS, ROWS = 12, 5
+SMALL = {"hidden": 64, "heads": 2, "layers": 2}
+WIDE: dict[str, Any] = {"query_head_dims": (16, 16), "value_head_dims": (12, 12), "num_heads": (4, 4)}
+SIZES: dict[str, dict[str, Any]] = {
+    "two frames a step": {"kind": "nemo-ctc", **SMALL},
+    "one frame a step": {"kind": "nemo-ctc", **SMALL, "window": 17, "shift": 8, "left": 7},
+    "many frames a step": {"kind": "nemo-ctc", **SMALL, "window": 121, "shift": 112, "left": 28},
+    "encoder": {"kind": "nemo-transducer", **SMALL},
+    "frames of a transducer": {
+        "kind": "zipformer2-transducer",
+        "encoder_dims": (64, 128),
+        "feedforward_dims": (64, 128),
+        "joiner_dim": 64,
+        **WIDE,
+    },
+    "two stacks": {"kind": "zipformer2-ctc", "encoder_dims": (64, 128), "feedforward_dims": (64, 128), **WIDE},
+    "wide in the middle": {
+        "kind": "zipformer2-ctc",
+        "encoder_dims": (64, 128, 64, 64),
+        "feedforward_dims": (64, 128, 64, 128),
+        "num_encoder_layers": (1, 2, 1, 1),
+        "cnn_module_kernels": (7, 5, 7, 5),
+        "left_context_len": (16, 8, 4, 16),
+        "query_head_dims": (16,) * 4,
+        "value_head_dims": (12, 12, 16, 8),
+        "num_heads": (4, 4, 4, 4),
+    },
+    "long chunk": {
+        "kind": "zipformer2-ctc",
+        "encoder_dims": (64, 64),
+        "feedforward_dims": (64, 64),
+        "cnn_module_kernels": (31, 15),
+        "left_context_len": (64, 32),
+        "window": 77,
+        "shift": 64,
+        **WIDE,
+    },
+}
+TAMED = np.float32(0.7)
+"""Factor of the weights of products: those of the probe are so large that rounding grows from layer to layer."""
+
+
+@dataclass(frozen=True)
+class Published:
+    model: PublishedModel  # with the probe's own weights
+    source: OnnxGraph
+    graph: Graph
+
+    @property
+    def network(self) -> Any:
+        return READERS[self.model.contract.kind](self.source, self.graph, self.model.contract)
+
+    @property
+    def windows(self) -> Floats:
+        """Windows (STEPS, ROWS, L, 80) of speech."""
+        speech = speech_windows(self.model.config, self.model.contract.fbank)
+        return np.stack([speech[step % len(speech)][np.arange(ROWS) % speech.shape[1]] for step in range(STEPS)])
+
+    def step(self, *, integers: bool = True) -> CompiledStep:
+        """The step in floats, or in 8-bit integers but for the layers that `tutti quantize` leaves in floats."""
+        linears = self.network.linears
+        first = 2 if self.model.contract.kind.startswith("zipformer2") else 0
+        chosen = [Linear(each.name, each.weight, each.bias, Scale.of(-6, 6)) for each in linears[first:-1]]
+        step: CompiledStep = self.network.step([*linears[:first], *chosen, linears[-1]] if integers else linears)
+        return step
+
+    def results(self) -> Floats:
+        """Results of the graph."""
+        slots = GraphSlots(self.graph, self.model.contract, self.model.result_shape, capacity=ROWS, largest=ROWS)
+        found = results_of(slots, self.windows)
+        return found.swapaxes(-1, -2) if self.model.bins_first else found
+
+
+def loaded(folder: Path) -> Published:
+    model, found = PublishedModel.load_with_source(find_files(folder, "fp32"), Device("cpu"), "off")
+    source = read_graph(model.graph.path, found.published)
+    if model.contract.kind.startswith("zipformer2"):
+        weights = {node.inputs[1] for node in source.nodes if node.op == "MatMul"}
+        tamed = {name: value * TAMED if name in weights else value for name, value in source.constants.items()}
+        source = replace(source, constants=tamed)
+    return Published(model, source, Graph.of(model.graph.path, source.proto().SerializeToString()))
+
+
+@cache
+def published(name: str, folder: Path) -> Published:
+    make_probe(SIZES[name]["kind"], folder / name, size="exported", **_changes(name))
+    return loaded(folder / name)
+
+
+def _changes(name: str) -> dict[str, Any]:
+    return {key: value for key, value in SIZES[name].items() if key != "kind"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_step_in_floats_gives_what_the_graph_gives(name: str, folder: Path) -> None:
+    found = published(name, folder)
+    results = results_of(CompiledSlots(found.step(integers=False), capacity=ROWS), found.windows)
+    np.testing.assert_allclose(results, found.results(), atol=1e-4 if "nemo" in SIZES[name]["kind"] else 5e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if name != "frames of a transducer"])
+def test_the_step_in_integers_adds_only_their_noise(name: str, folder: Path) -> None:
+    found = published(name, folder)
+    floats, integers = (
+        results_of(CompiledSlots(found.step(integers=each), capacity=ROWS), found.windows) for each in (False, True)
+    )
+    assert decibels(noise_of(floats, integers)) > 15
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("integers", [False, True], ids=["floats", "integers"])
+def test_a_stream_does_not_depend_on_its_batch_slot_or_threads(name: str, integers: bool, folder: Path) -> None:
+    """Each stream alone in another slot gives what it gives in a batch over any number of threads."""
+    found = published(name, folder)
+    step, windows = found.step(integers=integers), found.windows
+    together = results_of(CompiledSlots(step, capacity=ROWS, threads=2), windows)
+    for threads in (1, 3, 4):
+        assert results_of(CompiledSlots(step, capacity=ROWS, threads=threads), windows).tobytes() == together.tobytes()
+    for row in range(ROWS):
+        slots = CompiledSlots(step, capacity=ROWS)
+        alone = [slots.run(np.array([ROWS - 1 - row]), window[row : row + 1])[0] for window in windows]
+        assert np.stack(alone).tobytes() == together[:, row].tobytes()
+
+
+def test_a_batch_may_be_larger_than_a_block_of_streams(folder: Path) -> None:
+    found = published("two stacks", folder)
+    step, windows = found.step(), found.windows[:2]
+    many = np.concatenate([windows] * 4, axis=1)[:, : step.block + 3]
+    together = results_of(CompiledSlots(step, capacity=step.block + 3), many)
+    few = results_of(CompiledSlots(step, capacity=ROWS), windows)
+    assert many.shape[1] > step.block
+    for row in range(many.shape[1]):
+        assert together[:, row].tobytes() == few[:, row % ROWS].tobytes()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_stream_continues_from_its_exported_state(name: str, folder: Path) -> None:
+    """A stream moved to other slots after each step gives what it gives in one; a reset slot is a new one."""
+    found = published(name, folder)
+    step, windows = found.step(), found.windows
+    expected = results_of(CompiledSlots(step, capacity=ROWS), windows)
+    slots = CompiledSlots(step, capacity=1)
+    results = []
+    for window in windows:
+        results.append(slots.run(np.array([0]), window[:1])[0])
+        state = slots.states.export(0)
+        slots = CompiledSlots(step, capacity=2)
+        slots.run(np.array([0, 1]), window[:2])  # another stream's state
+        slots.states.restore(0, state)
+    assert np.stack(results).tobytes() == expected[:, 0].tobytes()
+    slots.states.reset(0)
+    assert slots.run(np.array([0]), windows[0][:1]).tobytes() == expected[0, 0].tobytes()
+
+
+def digest_of_folder(folder: Path) -> str:
+    """Digest of the results of speech in integers, from samples to outputs."""
+    found = loaded(folder)
+    return hashlib.sha256(results_of(CompiledSlots(found.step(), capacity=ROWS), found.windows).tobytes()).hexdigest()
+
+
+PROCESS = """
+import json, sys
+from pathlib import Path
+from model.machine.instructions import instruction_set
+from tests.model.published.compiled.test_steps import digest_of_folder
+found = digest_of_folder(Path(sys.argv[1]))
+print(json.dumps({"digest": found, "instructions": instruction_set()}))
+"""
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("switches", [AVX2, BASELINE], ids=["avx2", "portable"])
+@pytest.mark.parametrize("name", ["two frames a step", "two stacks"])
+def test_the_digest_is_the_same_on_every_processor(name: str, switches: Mapping[str, str], folder: Path) -> None:
+    published(name, folder)
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, str(folder / name)],
+        cwd=ROOT,
+        env=environment(switches) | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    if is_x86() and (switches is BASELINE or has("avx2")):
+        assert found["instructions"] == ("portable" if switches is BASELINE else "avx2")
+    assert found["digest"] == digest_of_folder(folder / name)
+
+
+def older_norm(node: Node) -> list[Node]:
+    """Return the operations of a layer norm as exporters before opset 17 write it."""
+    x, gain, bias = node.inputs
+    names = [f"{node.output}/{number}" for number in range(8)]
+    steps: list[tuple[str, list[str]]] = [
+        ("ReduceMean", [x]),
+        ("Sub", [x, names[0]]),
+        ("Pow", [names[1], "two"]),
+        ("ReduceMean", [names[2]]),
+        ("Add", [names[3], "epsilon"]),
+        ("Sqrt", [names[4]]),
+        ("Div", [names[1], names[5]]),
+        ("Mul", [names[6], gain]),
+        ("Add", [names[7], bias]),
+    ]
+    attributes = {"axes": [-1]}
+    outputs = [*names, node.output]
+    return [
+        Node(op, tuple(inputs), (output,), attributes if op == "ReduceMean" else {}, "")
+        for (op, inputs), output in zip(steps, outputs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("epsilon", "reason"), [(1e-5, ""), (1e-3, "a norm has the epsilon 0.001")])
+def test_norms_of_older_exporters_are_read(epsilon: float, reason: str, folder: Path) -> None:
+    found = published("two frames a step", folder)
+    graph, network = found.source, found.network
+    nodes = [each for node in graph.nodes for each in (older_norm(node) if node.op == "LayerNormalization" else [node])]
+    constants = {**graph.constants, "two": np.array([2], np.float32), "epsilon": np.array([epsilon], np.float32)}
+    older = replace(graph, nodes=tuple(nodes), constants=constants)
+    assert len(older.nodes) > len(graph.nodes)
+    with pytest.raises(PublishedModelError, match=reason) if reason else contextlib.nullcontext():
+        read = FastConformer.read(older, found.graph, found.model.contract)
+        for old, new in zip(network.weights.layers, read.weights.layers, strict=True):
+            for norm, same in zip((*old.norms, old.convolution_norm), (*new.norms, new.convolution_norm), strict=True):
+                assert norm is not None
+                assert same is not None
+                np.testing.assert_array_equal(norm.weight, same.weight)
+                np.testing.assert_array_equal(norm.bias, same.bias)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "changes", "reason"),
+    [
+        ("nemo-ctc", "small", {}, "subsampling is not that of a FastConformer"),
+        ("nemo-ctc", "exported", {"hidden": 32, "heads": 4}, "4 heads of 8 numbers are not supported"),
+        (
+            "nemo-ctc",
+            "exported",
+            {"hidden": 32, "heads": 2, "left": 15},
+            "15 cached frames are no multiple of the 2 of a step",
+        ),
+        ("zipformer2-ctc", "small", {}, "it has nodes Cos, LayerNormalization, Sin"),
+        ("zipformer2-ctc", "exported", {}, r"its sizes \(16, 12, 8\) are not multiples of 16"),
+        (
+            "zipformer2-ctc",
+            "exported",
+            _changes("two stacks") | {"left_context_len": (24, 12)},
+            "a left context of 24 frames",
+        ),
+    ],
+)
+def test_another_network_is_refused_with_the_reason(
+    kind: str, size: str, changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    make_probe(kind, tmp_path, size=size, **changes)
+    with pytest.raises(PublishedModelError, match=reason):
+        _ = loaded(tmp_path).network
+
+
+@pytest.mark.parametrize(
+    ("operation", "other", "reason"),
+    [
+        ("Sigmoid", "HardSigmoid", "it has nodes HardSigmoid"),
+        ("Tanh", "Sigmoid", "it has 2 nodes Tanh instead of 3"),
+        ("Pow", "Mul", "a norm has other operations than BiasNorm"),
+    ],
+)
+def test_other_operations_are_refused(operation: str, other: str, reason: str, folder: Path) -> None:
+    found = published("two stacks", folder)
+    nodes = list(found.source.nodes)
+    place = max(number for number, node in enumerate(nodes) if node.op == operation)
+    nodes[place] = replace(nodes[place], op=other)
+    with pytest.raises(PublishedModelError, match=reason):
+        read_weights(replace(found.source, nodes=tuple(nodes)), found.graph, found.model.contract)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("num_encoder_layers", "1,1", "encoders.1.layers.0 has position scores of shape"),
+        ("num_encoder_layers", "2,2", "encoders.1.layers.1 has position scores of shape"),
+        ("cnn_module_kernels", "7,7", "a convolution is"),
+        ("num_heads", "4,2", "encoders.1.layers.0 has position scores of shape"),
+    ],
+)
+def test_metadata_of_another_network_is_refused(key: str, value: str, reason: str, folder: Path) -> None:
+    found = published("two stacks", folder)
+    other = replace(found.graph, metadata={**found.graph.metadata, key: value})
+    with pytest.raises(PublishedModelError, match=reason):
+        read_weights(found.source, other, found.model.contract)
+
+
+def test_the_step_is_shared_by_all_slots(folder: Path) -> None:
+    found = published("two frames a step", folder)
+    step, windows = found.step(integers=False), found.windows
+    assert step.weight_bytes > sum(each.weight.nbytes for each in found.network.linears)
+    one, other = CompiledSlots(step, capacity=1), CompiledSlots(step, capacity=1)
+    first = one.run(np.array([0]), windows[0][:1])
+    other.run(np.array([0]), windows[1][:1])
+    assert other.run(np.array([0]), windows[0][:1]).tobytes() != first.tobytes()
