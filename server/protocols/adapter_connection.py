@@ -19,6 +19,7 @@ from server.errors import CLOSES, CloseReason, KeytermsTooOften, MediaError, Ref
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
 from server.recognition.keyterms.keyterms import fitting
+from server.recognition.messages import Endpoint
 from server.recognition.session import Session
 from server.streaming.adapter import (
     Action,
@@ -29,7 +30,6 @@ from server.streaming.adapter import (
     Bias,
     Differing,
     Encoded,
-    Endpoint,
     Finish,
     Flush,
     PushAudio,
@@ -132,7 +132,7 @@ class AdapterConnection(Connection):
 
     def _do_after(self, actions: Callable[[float], Actions], why: str | None) -> None:
         self._unbuilt = why
-        self._do_all(actions(self._session.audio_s))
+        self._do_all(actions(self._session.audio.received_s))
         self._unbuilt = None
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
@@ -204,11 +204,9 @@ class AdapterConnection(Connection):
         match action:
             case Bias():
                 self._bias(action)
-            case Endpoint(silence_ms, scored, fork_after_s):
-                self._session.set_endpointing(silence_ms, scored)
-                if fork_after_s is not None:
-                    self._session.set_fork_after(fork_after_s)
-                if scored is not None and self._recognition is not None:
+            case Endpoint():
+                self._session.take(action)
+                if action.scored is not None and self._recognition is not None:
                     with contextlib.suppress(ServerFull):  # the score is that of silence alone
                         self._recognition.ask_in_pauses()
             case Switch():
@@ -230,11 +228,11 @@ class AdapterConnection(Connection):
 
     def _bias(self, asked: Bias) -> None:
         why, session, phrases = "not supported with greedy decoding", self._session, asked.phrases
-        if not (phrases or asked.prompt or session.supports_keyterms):
+        if not (phrases or asked.prompt or session.keyterms.supported):
             return
         if self._unbuilt is not None:
             why = self._unbuilt
-        elif session.supports_keyterms:
+        elif session.keyterms.supported:
             try:
                 terms = fitting(session.keyterms.rare_terms(asked.prompt), phrases)
                 left_out = session.keyterms.replace_phrases((*terms, *phrases), hints=asked.hints)

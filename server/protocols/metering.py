@@ -39,4 +39,4 @@ def read_session(session: Session, style: Style) -> Reading:
         "punctuate": style.punctuate,
         "numerals": style.numerals,
     }
-    return Reading(session.audio_by_channel_s, tuple(name for name, used in features.items() if used))
+    return Reading(session.audio.by_channel_s, tuple(name for name, used in features.items() if used))

@@ -12,6 +12,7 @@ from server.audio.recordings.remote_recording import RemoteRecording
 from server.errors import BadAudio, CloseReason, RecognitionFailed, Refused, ServerDraining
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
+from server.recognition.messages import EndOfAudio, Samples
 from server.recognition.session import Session
 from server.recognition.session_options import IN_FLIGHT_S
 from server.text.formatting import FormattedWord, Sentences, Style
@@ -105,12 +106,10 @@ class Upload:
         """Recognize the whole recording; return each channel's words. Raises: Refused."""
         self.begin(session)
         while (block := await self._decoded(self._recording.next_block())) is not None:
-            recognition.push(session.samples(block, clock()))
+            recognition.push(session.take(Samples(block, clock())))
             while session.backlog_s > IN_FLIGHT_S:
                 await self._next_result()
-        work, events = session.close(CloseReason.CLOSE_STREAM, clock())
-        recognition.push(work)
-        self.on_events(events, None)
+        recognition.take(EndOfAudio(CloseReason.CLOSE_STREAM, clock()))
         while not self._ended:
             await self._next_result()
         return self._words

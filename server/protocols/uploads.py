@@ -112,9 +112,9 @@ class Recordings:
                 words = await self._run(request, model, upload, session, subject)
             finally:
                 replica.sessions.remove(upload)
-        replica.metrics.audio_seconds[asked.form.encoding].inc(session.audio_s)
+        replica.metrics.audio_seconds[asked.form.encoding].inc(session.audio.received_s)
         replica.metrics.audio_bytes.inc(len(body))
-        return Recognized(words, session.audio_s, tuple(recording.warnings))
+        return Recognized(words, session.audio.received_s, tuple(recording.warnings))
 
     def _session(self, model: ModelService, asked: Asked, channels: int, *, finals_at_end: bool) -> Session:
         """Return the session of a recording, without what only live streams have. Raises: BadParameter."""

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from batching.errors import BatchingError, WrongState
 from server.recognition.engines import EngineStreams
-from server.recognition.events import Event, StepTiming, StreamBroken
+from server.recognition.events import Event, StepTiming, StreamBroken, separated
+from server.recognition.messages import AskInPauses, Flushing, ReleaseStates
 from server.recognition.session import Session
 from server.recognition.steps import StepTag, Work
 from server.recognition.turn_questions import TurnQuestions
@@ -50,6 +51,12 @@ class ActiveSession:
         self._questions = questions
         self._asks = False
 
+    def take(self, message: Flushing) -> None:
+        """Flush or end the session: its work goes to the engines, and its events to the sink."""
+        work, events = separated(self.session.take(message))
+        self.push(work)
+        self.sink.on_events(events, None)
+
     def push(self, work: Sequence[Work]) -> None:
         """Pass work to the engines, in order. If an engine cannot accept it, the session fails."""
         if not self.open:
@@ -67,7 +74,7 @@ class ActiveSession:
             self.fail(error)
 
     def export(self) -> None:
-        """Request every stream's state after all work so far from the engines; each is passed to `Session.exported`."""
+        """Request every stream's state after all work so far from the engines; each becomes a `StateSaved`."""
         if not self.open:
             return
         try:
@@ -97,7 +104,7 @@ class ActiveSession:
             return
         questions.enter(len(self.session.channels))
         self._asks = True
-        self.session.ask_in_pauses(questions.ask)
+        self.session.take(AskInPauses(questions.ask))
 
     def close(self) -> None:
         """Drop waiting work and release the decoder states; the slots are released once the engines have closed the
@@ -112,7 +119,7 @@ class ActiveSession:
         for streams in self._engines:
             for stream in streams.ids:
                 streams.engine.close(stream)
-        self.session.release()
+        self.session.take(ReleaseStates())
 
     @property
     def _engines(self) -> tuple[EngineStreams, ...]:

@@ -6,6 +6,7 @@ for every step are `msgspec.Struct`: creating a frozen dataclass takes eight tim
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,6 +15,7 @@ import msgspec
 from model.ctc.words import Word
 from server.errors import CloseReason
 from server.recognition.audio_digest import AudioMark
+from server.recognition.steps import Work
 
 
 class FinalReason(StrEnum):
@@ -158,6 +160,18 @@ Event = (
     | Closed
     | StreamBroken
 )
+
+
+def separated(events: Iterable[Work | Event]) -> tuple[list[Work], list[Event]]:
+    """Return the work for the engines, and the events."""
+    work: list[Work] = []
+    others: list[Event] = []
+    for event in events:
+        if isinstance(event, Work):
+            work.append(event)
+        else:
+            others.append(event)
+    return work, others
 
 
 class StepTiming(msgspec.Struct, frozen=True, gc=False):

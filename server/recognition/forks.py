@@ -19,10 +19,11 @@ from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession
 from server.recognition.decoding.batch_decoder import Route
 from server.recognition.events import Event, Final, ForkWords, StepTiming
-from server.recognition.results.pending_finals import PendingFinal, PendingFinals, PendingFork
+from server.recognition.messages import StepDecoded, Waited
+from server.recognition.results.pending_finals import PendingFinals, PendingFork
 from server.recognition.results.result_order import ImmediateOrder
 from server.recognition.segments.segmenter import Segmenter
-from server.recognition.steps import Marker, StepTag
+from server.recognition.steps import Marker
 
 
 class Fork:
@@ -50,19 +51,14 @@ class Fork:
         self._known_s = 0.0
         self._on_end = on_end
 
-    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Any]:
+    def take(self, message: StepDecoded | Waited) -> list[Any]:
         """Return the events of one step's result; a final with a second pass waits for it."""
-        if tag.marker is Marker.CLOSE:
-            self._running, self._known_s = channel.segment.partial_words, channel.segment.known_s
-        results = channel.decoded(tag)
+        if isinstance(message, Waited):
+            return message.events
+        if message.tag.marker is Marker.CLOSE:
+            self._running, self._known_s = self.channel.segment.partial_words, self.channel.segment.known_s
+        results = self.channel.decoded(message.tag)
         return results if self.pending is None else self.pending.answered(0, results)
-
-    def resolve(
-        self, final: PendingFinal, words: tuple[Word, ...] | None
-    ) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take the words of the second pass, None if it failed; return the events that waited."""
-        assert self.pending is not None, "its final came from here"
-        return list(self.pending.resolve(final, words))
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """End with the final."""
@@ -95,7 +91,8 @@ class Forks:
 
     def start(self, origin: ActiveSession, channel: Segmenter, state: bytes) -> None:
         """Start the channel's oldest fork from the model's state, exported after the step that was decoded last."""
-        pending = origin.session.next_fork()
+        assert origin.session.pending is not None, "only a stream with pauses is forked"
+        pending = origin.session.pending.next_fork()
         if len(self._running) >= self._slots or not self._started(origin, channel, pending, state):
             self._metrics.forks["refused"].inc()
             _resolve(origin, pending, None)
@@ -141,6 +138,8 @@ def _resolve(origin: ActiveSession, place: PendingFork, found: ForkWords | None)
     """Pass the words of a fork to its session, None if it was refused, and send the results that waited for them."""
     if not origin.open:
         return
-    for events, timing in origin.session.resolve_fork(place, found):
+    assert origin.session.pending is not None, "its place came from here"
+    for waited, timing in origin.session.pending.resolve_fork(place, found):
+        events = origin.session.take(Waited(waited))
         if origin.open:  # the events of an earlier step may have ended it
             origin.sink.on_events(events, timing)

@@ -18,6 +18,7 @@ from server.recognition.decoding.batch_decoder import BatchDecoder, Route
 from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.engines import Engines
 from server.recognition.forks import Forks
+from server.recognition.messages import ReleaseStates
 from server.recognition.session import Session
 from server.recognition.turn_questions import TurnQuestions
 
@@ -108,7 +109,7 @@ class Recognizer:
             lease = await entering
             active = self._activate(session, sink, lease, background=background, budget_s=budget_s)
         except BaseException:
-            session.release()
+            session.take(ReleaseStates())
             raise
         if session.options.scored_end is not None:
             try:
@@ -122,7 +123,7 @@ class Recognizer:
         self, session: Session, sink: EventSink, lease: StreamLease, *, background: bool, budget_s: float
     ) -> ActiveSession:
         try:
-            count, voice = len(session.channels), session.has_voice
+            count, voice = len(session.channels), session.channels[0].utterance.speech is not None
             speech, vad = self.engines.open(count, budget_s=budget_s, background=background, voice=voice)
         except BaseException:
             lease.cancel()

@@ -38,7 +38,7 @@ class Resumption:
         return self.order.unmarked * self._step_s / len(self._channels)
 
     def mark(self) -> None:
-        """Save the input side after all steps so far; `Session.exported` takes the engine's state of each channel."""
+        """Save the input side after all steps so far; a `StateSaved` has the engine's state of each channel."""
         phrases, allowance = self._keyterms.saved()
         cutters = tuple(cutter.saved() for cutter in self._cutters)
         steps = tuple(channel.settings.bias_steps for channel in self._channels)

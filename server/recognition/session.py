@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-
-import numpy as np
+from typing import Any, overload
 
 from model.ctc.interface import Decoder, TwoPass
-from model.ctc.words import Word
 from model.description import ModelDescription
-from server.audio.pcm import MARGIN_S, PCM, downmix
+from server.audio.pcm import MARGIN_S, PCM
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.audio_digest import AudioDigest
-from server.recognition.events import Closed, Event, Final, FinalReason, ForkWords, Partial, StepTiming
+from server.recognition.events import Closed, Event, Final, FinalReason, Partial
 from server.recognition.keyterms.session_keyterms import SessionKeyterms
-from server.recognition.results.pending_finals import PendingFinal, PendingFinals, PendingFork, marked
+from server.recognition.messages import (
+    AskInPauses,
+    Command,
+    EndOfAudio,
+    Endpoint,
+    Flushing,
+    FlushText,
+    Message,
+    ReleaseStates,
+    RewindFinals,
+    Samples,
+    StartAt,
+    StateSaved,
+    StepDecoded,
+    TicketTaken,
+    Waited,
+)
+from server.recognition.results.pending_finals import PendingFinals, marked
 from server.recognition.results.result_order import AudioOrder, ImmediateOrder, ResultOrder
 from server.recognition.results.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.resumption import Resumption
-from server.recognition.segments.endpointing import ScoredEnd, VoiceActivity, VoiceRules
-from server.recognition.segments.pause_questions import Ask, PauseQuestions
+from server.recognition.segments.endpointing import VoiceActivity, VoiceRules
+from server.recognition.segments.pause_questions import PauseQuestions
 from server.recognition.segments.pauses import Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
-from server.recognition.steps import Marker, StepCutter, StepTag, Work
+from server.recognition.steps import AudioInput, Marker, StepCutter, StepTag, Work
 from server.text.redaction import Redactor
 
 
 class Session:
-    """The channels of one connection: cuts their audio into steps, and turns results into ordered events."""
+    """The channels of one connection: cuts their audio into steps, and turns results into ordered events.
+
+    What a stream did not ask for has no stage and takes no message in it.
+    """
 
     def __init__(
         self,
@@ -42,237 +60,189 @@ class Session:
         voice: VoiceRules | None = None,  # None: no voice-activity model
     ) -> None:
         self.options = options
-        self._max_backlog_s = limits.max_backlog_s
-        self._min_endpoint_ms = limits.min_endpoint_ms
+        self._max_backlog_s, self._min_endpoint_ms = limits.max_backlog_s, limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
         rules = endpoint_rules(options, limits, config.delay_frames * config.frame_s)
-        speech = [VoiceActivity(voice, config.sample_rate) if voice else None for _ in self._indices]
-        self.supports_keyterms = decoder.supports_bias
+        indices = range(options.streams)
+        speech = [VoiceActivity(voice, config.sample_rate) if voice else None for _ in indices]
         bias = options.keyterms.bias
-        self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in self._indices)
+        self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in indices)
+        window_samples = None if voice is None else voice.window_samples
         margin_s = MARGIN_S if options.resumable and options.streams > 1 else 0.0  # gives the same order in every run
-        rate, window_samples = options.sample_rate, None if voice is None else voice.window_samples
-        self._cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in self._indices)
-        self.keyterms = SessionKeyterms(options.keyterms, self.channels, self._cutters, decoder, self._step_s)
-        self._digest = AudioDigest(options.channels, options.streams, rate) if options.receipts else None
-        self.steps = 0  # answered
-        self._closing: CloseReason | None = None
+        rate = options.sample_rate
+        cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in indices)
+        self.audio = AudioInput(cutters, multichannel=options.multichannel, waits=not options.resumable)
+        self.keyterms = SessionKeyterms(options.keyterms, self.channels, self.audio, decoder, self._step_s)
+        self.resumption: Resumption | None = None  # of a resumable stream
+        self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
         self._order: ResultOrder = ImmediateOrder()
-        self.resumption: Resumption | None = None
+        self._takes: dict[type, Callable[[Any], list[Any]]] = {
+            Samples: self._samples,
+            FlushText: self._finalize,
+            EndOfAudio: self._end,
+            StepDecoded: self._decoded,
+            AskInPauses: self._ask_in_pauses,
+            StartAt: self._start_at,
+            ReleaseStates: self._release,
+        }
+        self._on_samples: list[Callable[[PCM], None]] = []
+        self._on_step: list[Callable[[Work, float], Work]] = []  # sent, with the silence after it
+        self._on_results: list[Callable[[StepDecoded, list[Any]], list[Any]]] = []
+        self._on_events: list[Callable[[list[Event]], list[Event]]] = []
+        self._digest = AudioDigest(options.channels, options.streams, rate) if options.receipts else None
+        if self._digest is not None:
+            self._on_samples.append(self._digest.receive)
+            self._on_results.append(partial(_marked, self._digest))
         if options.resumable:
-            self._order = order = AudioOrder(options.streams)
-            self.resumption = self._resumption_of(order)
-        self._redactor: Redactor | None = None
-        if options.redact:
-            self._redactor = Redactor(options.redact, options.streams, options.number_language)
+            self._resume_later()
+        else:
+            self._takes[Endpoint] = self._set_endpoint
+        if options.rewind_s:
+            self._takes[RewindFinals] = self._rewind
+        self._redactor = Redactor(options.redact, options.streams, options.number_language) if options.redact else None
         self._finals_at_end: list[Final] = []
-        self._questions: tuple[PauseQuestions, ...] = ()  # to a turn model, by channel
-        self._spoken = SpokenOrder(options.streams) if options.spoken_order and options.streams > 1 else None
+        if self._redactor is not None:
+            self._on_events.append(self._hold if options.finals_at_end else partial(_masked, self._redactor))
+        if options.spoken_order and options.streams > 1:
+            self._on_events.append(partial(SpokenOrder(options.streams).take, speech=self._open_speech))
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and options.streams == 1:
-            self._pauses = Pauses(options.fork_after_s if options.forks else math.inf)
-        self.second_pass = isinstance(decoder, TwoPass)
-        self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
-        if self.second_pass or (self._pauses is not None and options.forks):
+            self._find_pauses(Pauses(options.fork_after_s if options.forks else math.inf))
+        if isinstance(decoder, TwoPass) or (self._pauses is not None and options.forks):
             self._order = self.pending = PendingFinals(options.streams, self._order)
+            self._takes[Waited] = self._waited
 
-    def _resumption_of(self, order: AudioOrder) -> Resumption:
-        return Resumption(
-            self.channels,
-            self._cutters,
-            self.keyterms,
-            order,
-            sample_rate=self.options.sample_rate,
-            step_s=self._step_s,
-            digest=self._digest,
+    def _resume_later(self) -> None:
+        self._order = order = AudioOrder(self.options.streams)
+        rate, cutters = self.options.sample_rate, self.audio.cutters
+        self.resumption = Resumption(
+            self.channels, cutters, self.keyterms, order, sample_rate=rate, step_s=self._step_s, digest=self._digest
         )
+        self._takes |= {StateSaved: self._state_saved, TicketTaken: self._ticket_taken}
 
-    @property
-    def _indices(self) -> range:
-        return range(self.options.streams)
+    def _find_pauses(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+        self._on_step.append(lambda step, silence_s: pauses.sent(step, silence_s, self.audio.cutters[0]))
+        self._on_results.append(lambda _, results: pauses.answered(results))
 
-    @property
-    def audio_s(self) -> float:
-        """Stream time: the audio received."""
-        return max([cutter.received_s for cutter in self._cutters])
+    @overload
+    def take(self, message: Samples) -> list[Work]: ...
 
-    @property
-    def audio_by_channel_s(self) -> tuple[float, ...]:
-        """The audio received on each recognized channel."""
-        return tuple([cutter.received_s for cutter in self._cutters])
+    @overload
+    def take(self, message: Flushing) -> list[Work | Event]: ...
+
+    @overload
+    def take(self, message: Command) -> list[Event]: ...
+
+    def take(self, message: Message) -> list[Any]:
+        """Take a message; return the events that are due, after the work that it makes for the engines."""
+        return self._takes[type(message)](message)
 
     @property
     def backlog_s(self) -> float:
         """Audio sent to the engine whose results were not returned yet, per channel."""
         return self._order.waiting * self._step_s / len(self.channels)
 
-    def rewind(self, seconds: float, phrases: Sequence[str], channel: int | None = None) -> list[Event]:
-        """Decode the finals of the last seconds again, with further key terms; return the corrections that are due.
+    # Of the client
 
-        Others follow the results of pending steps. Raises: KeytermsTooOften; BiasError for too many phrases.
-        """
-        assert 0 < seconds <= self.options.rewind_s, "checked by the protocol"
-        bias = self.keyterms.bias_for_rewind(phrases, seconds)
-        asked = self.channels if channel is None else (self.channels[channel],)
-        return self._shown(self._order.add([event for each in asked for event in each.rewind(seconds, bias)]))
-
-    def set_endpointing(self, silence_ms: float, scored: ScoredEnd | None = None) -> None:
-        """End utterances in later audio after `silence_ms`, at least the operator's minimum, or by `scored`.
-
-        Not if resumable.
-        """
-        assert not self.resumable, "it is not saved"
-        for channel in self.channels:
-            channel.set_endpoint(max(silence_ms, self._min_endpoint_ms) / 1_000, scored)
-
-    def ask_in_pauses(self, ask: Ask) -> None:
-        """Ask a turn model about pauses in later audio."""
-        if not self._questions:
-            self._questions = tuple(PauseQuestions(channel.settings, ask) for channel in self.channels)
-
-    def set_fork_after(self, silence_s: float) -> None:
-        """Set the silence after which the stream is forked in later audio, if it can be forked."""
-        if self._pauses is not None and self.options.forks:
-            self._pauses.fork_after_s = silence_s
-
-    def release(self) -> None:
-        """Release the decoder states. Call once, when nothing is decoded any more."""
-        for channel in self.channels:
-            channel.segment.release()
-
-    @property
-    def closing(self) -> bool:
-        """True once `close` was called; audio is ignored from then on."""
-        return self._closing is not None
-
-    @property
-    def samples_to_step(self) -> int:
-        """Samples per channel that may complete a step; fewer can wait. 0 if no sample can wait."""
-        if self._closing is not None or self.resumption is not None:
-            return 0
-        return min([cutter.samples_to_step for cutter in self._cutters])
-
-    def samples(self, samples: PCM, now: float, channel: int | None = None) -> list[Work]:
-        """Take decoded audio, (S, C) int16, or (S, 1) of one channel. Raises: BacklogExceeded."""
-        if self._closing is not None or not len(samples):
+    def _samples(self, message: Samples) -> list[Work]:
+        samples = message.pcm
+        if not len(samples):
             return []
         if self.backlog_s + len(samples) / self.options.sample_rate > self._max_backlog_s:
             raise BacklogExceeded(f"more than {self._max_backlog_s:g} s of audio unanswered")
-        if self._digest is not None:
-            assert channel is None, "audio of one channel alone has no digest"
-            self._digest.receive(samples)
-        if channel is not None:
-            work = self._cutters[channel].cut(samples[:, 0], now)
-        elif self.options.multichannel:
-            alone = [np.ascontiguousarray(samples[:, i]) for i in self._indices]  # (S,): contiguous samples of a step
-            work = [w for i in self._indices for w in self._cutters[i].cut(alone[i], now)]
-        else:
-            work = self._cutters[0].cut(downmix(samples), now)
+        for receive in self._on_samples:
+            receive(samples)
+        work = self.audio.cut(samples, message.arrived_s, message.channel)
         if work:
             self._send(work)
         return work
 
-    def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
-        """Flush one channel, or all (None); return the work, and the events that belong to no step."""
-        indices = self._indices if channel is None else range(channel, channel + 1)
-        return self._flush(indices, Marker.FINALIZE, FinalReason.FINALIZE, now)
+    def _finalize(self, message: FlushText) -> list[Work | Event]:
+        channels = self.channels if message.channel is None else (self.channels[message.channel],)
+        return self._flush(channels, Marker.FINALIZE, FinalReason.FINALIZE, message.arrived_s)
 
-    def close(self, reason: CloseReason, now: float) -> tuple[list[Work], list[Event]]:
-        """Flush everything and end. An empty last final is sent only to a client that asked for the end."""
-        if self._closing is not None:
-            return [], []
-        self._closing = reason
-        by_client = reason is CloseReason.CLOSE_STREAM
+    def _end(self, message: EndOfAudio) -> list[Work | Event]:
+        by_client = message.reason is CloseReason.CLOSE_STREAM
         for channel in self.channels:
             channel.close(Closing.WITH_FINAL if by_client else Closing.WITH_TEXT_ONLY)
-        work, events = self._flush(self._indices, Marker.CLOSE, FinalReason.CLOSE, now)
-        return work, self._with_end(events)
+        self._on_events.append(partial(self._with_end, message.reason))
+        self._takes |= {Samples: _ignored, EndOfAudio: _ignored}
+        return self._flush(self.channels, Marker.CLOSE, FinalReason.CLOSE, message.arrived_s)
 
-    # Resumable streams
+    def _set_endpoint(self, message: Endpoint) -> list[Event]:
+        for channel in self.channels:
+            channel.set_endpoint(max(message.silence_ms, self._min_endpoint_ms) / 1_000, message.scored)
+        if message.fork_after_s is not None and self._pauses is not None and self.options.forks:
+            self._pauses.fork_after_s = message.fork_after_s
+        return []
 
-    @property
-    def untouched(self) -> bool:
-        """True before the first audio and the first change of settings."""
-        return self.audio_s == 0 and self.keyterms.current is self.options.keyterms and not self.closing
+    def _rewind(self, message: RewindFinals) -> list[Event]:
+        assert 0 < message.seconds <= self.options.rewind_s, "checked by the protocol"
+        bias = self.keyterms.bias_for_rewind(message.phrases, message.seconds)
+        channels = self.channels if message.channel is None else (self.channels[message.channel],)
+        corrections = [event for channel in channels for event in channel.rewind(message.seconds, bias)]
+        return self._due(self._order.add(corrections))
 
-    @property
-    def resumable(self) -> bool:
-        """Whether its state can be saved and restored."""
-        return self.resumption is not None
-
-    @property
-    def has_voice(self) -> bool:
-        """Whether a voice-activity model takes its windows."""
-        return self.channels[0].utterance.speech is not None
-
-    def exported(self, channel: Segmenter, state: bytes, voice: bytes = b"") -> list[Event]:
-        """Take the engines' states of one channel, decoded up to a mark; return the events that are due."""
-        assert self.resumption is not None, "only what was marked is exported"
-        self.resumption.exported(channel, state, voice)
-        return self.released()
-
-    def released(self) -> list[Event]:
-        """Return the events that are due after a state was exported, or taken by `AudioOrder.take_saved`."""
-        return self._with_end(self._order.add([]))
-
-    def start_at(self, stream_s: float, finals: int) -> None:
-        """Let the stream time of an untouched session begin at `stream_s`, to the sample, after `finals` finals."""
-        sample = int(stream_s * self.options.sample_rate + 0.5)
+    def _start_at(self, message: StartAt) -> list[Event]:
+        sample = int(message.stream_s * self.options.sample_rate + 0.5)
         if self.resumption is not None:
-            self.resumption.order.finals = finals
+            self.resumption.order.finals = message.finals
         if self._digest is not None:
             self._digest.start_at(sample)
-        for cutter, channel in zip(self._cutters, self.channels, strict=True):
+        for cutter, channel in zip(self.audio.cutters, self.channels, strict=True):
             cutter.start_at(sample)
             channel.segment.start_at(cutter.received_s)
+        return []
 
-    # Results
+    # Of its owner and its engines
 
-    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
-        """Return the events of one step's result; the channel's decoder state has been advanced over it.
+    def _ask_in_pauses(self, message: AskInPauses) -> list[Event]:
+        questions = tuple(PauseQuestions(channel.settings, message.ask) for channel in self.channels)
+        self._on_step.append(partial(_asked, questions))
+        return []
 
-        A final with a second pass, and what follows it on its channel, waits for `resolve`.
-        """
-        self.steps += 1
-        results = channel.decoded(tag)
-        if self._digest is not None:
-            self._digest.answered(channel.index, tag.end_s)
-            results = marked(results, partial(self._digest.mark, tag.end_s)) if results else results
-        if self._pauses is not None:
-            results = self._pauses.answered(results)
-        events = self._shown(self._order.answered(channel.index, results))
-        return events if self._closing is None else self._with_end(events)
+    def _release(self, _: ReleaseStates) -> list[Event]:
+        for channel in self.channels:
+            channel.segment.release()
+        return []
 
-    def next_fork(self) -> PendingFork:
-        """Return the oldest fork that was not returned yet, once the engine has exported the state for it."""
-        assert self._pauses is not None, "only a stream with pauses is forked"
-        return self._pauses.next_fork()
+    def _decoded(self, message: StepDecoded) -> list[Event]:
+        results = self.channels[message.channel].decoded(message.tag)
+        for stage in self._on_results:
+            results = stage(message, results)
+        events = self._order.answered(message.channel, results)
+        for change in self._on_events:
+            events = change(events)
+        return events
 
-    def resolve(
-        self, final: PendingFinal, words: tuple[Word, ...] | None
-    ) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
-        assert self.pending is not None, "its final came from here"
-        return self._resolved(self.pending.resolve(final, words))
+    def _waited(self, message: Waited) -> list[Event]:
+        return self._due(message.events)
 
-    def resolve_fork(self, fork: PendingFork, found: ForkWords | None) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take a fork's words, None if it was refused or failed; return the events that waited, step by step."""
-        assert self.pending is not None, "its place came from here"
-        return self._resolved(self.pending.resolve_fork(fork, found))
+    def _state_saved(self, message: StateSaved) -> list[Event]:
+        assert self.resumption is not None, "only what was marked is exported"
+        self.resumption.exported(self.channels[message.channel], message.state, message.voice)
+        return self._due(self._order.add([]))
 
-    def _resolved(
-        self, due: Iterable[tuple[list[Event], StepTiming | None]]
-    ) -> list[tuple[list[Event], StepTiming | None]]:
-        answers = [(self._shown(events), timing) for events, timing in due]
-        if answers:
-            self._with_end(answers[-1][0])
-        return answers
+    def _ticket_taken(self, _: TicketTaken) -> list[Event]:
+        return self._due(self._order.add([]))
 
-    def _flush(self, indices: range, marker: Marker, reason: FinalReason, now: float) -> tuple[list[Work], list[Event]]:
+    # The stages
+
+    def _due(self, events: list[Event]) -> list[Event]:
+        """Return events in the form in which the session outputs them: numbers masked if required, finals in order."""
+        for stage in self._on_events:
+            events = stage(events)
+        return events
+
+    def _flush(
+        self, channels: Sequence[Segmenter], marker: Marker, reason: FinalReason, now: float
+    ) -> list[Work | Event]:
+        """Return the work of a flush, and the events that belong to no step."""
         work: list[Work] = []
         events: list[Event] = []
-        for i in indices:
-            channel, cutter = self.channels[i], self._cutters[i]
+        for channel in channels:
+            cutter = self.audio.cutters[channel.index]
             if marker is Marker.FINALIZE and cutter.replaying:
                 continue  # answered before the state was saved
             if not cutter.fresh:
@@ -283,18 +253,9 @@ class Session:
             empty = channel.empty_final(cutter.received_s, reason) if by_audio else channel.nothing_to_flush(reason)
             if self._digest is not None:
                 empty = marked(empty, self._digest.mark)
-            events += self._order.unasked(i, empty)
+            events += self._order.unasked(channel.index, empty)
         self._send(work)
-        return work, self._shown(self._order.add(events))
-
-    def _shown(self, events: list[Event]) -> list[Event]:
-        """Return events in the form in which the session outputs them: numbers masked if required, finals in order."""
-        if self._redactor is not None and self.options.finals_at_end:
-            self._finals_at_end += [event for event in events if isinstance(event, Final)]
-            events = [event for event in events if not isinstance(event, Final)]
-        elif self._redactor is not None:
-            events = [_redacted(event, self._redactor) for event in events]
-        return events if self._spoken is None else self._spoken.take(events, self._open_speech)
+        return [*work, *self._due(self._order.add(events))]
 
     def _open_speech(self, index: int) -> OpenSpeech:
         channel, pending_s = self.channels[index], math.inf
@@ -308,19 +269,40 @@ class Session:
         for number, piece in enumerate(work):
             if isinstance(piece.tag, StepTag):
                 silence_s = self.channels[piece.channel].sent(piece.pcm, piece.tag.marker)
-                if self._questions and piece.tag.marker is Marker.AUDIO:
-                    self._questions[piece.channel].sent(piece.pcm, silence_s)
-                if self._pauses is not None:
-                    work[number] = self._pauses.sent(piece, silence_s, self._cutters[0])
+                for stage in self._on_step:
+                    work[number] = stage(work[number], silence_s)
         self.keyterms.sent()
 
-    def _with_end(self, events: list[Event]) -> list[Event]:
-        if self._closing is not None and all(channel.closed for channel in self.channels) and self._order.finishes():
+    def _hold(self, events: list[Event]) -> list[Event]:
+        self._finals_at_end += [event for event in events if isinstance(event, Final)]
+        return [event for event in events if not isinstance(event, Final)]
+
+    def _with_end(self, reason: CloseReason, events: list[Event]) -> list[Event]:
+        if all(channel.closed for channel in self.channels) and self._order.finishes():
             mark = None if self._digest is None else self._digest.mark()
-            if self._redactor is not None and self.options.finals_at_end:
+            if self._redactor is not None and self._finals_at_end:
                 events += _redacted_recording(self._finals_at_end, self._redactor)
-            events.append(Closed(self._closing, self.audio_s, mark))
+            events.append(Closed(reason, self.audio.received_s, mark))
         return events
+
+
+def _ignored(_: Message) -> list[Event]:
+    return []
+
+
+def _marked(digest: AudioDigest, message: StepDecoded, results: list[Any]) -> list[Any]:
+    digest.answered(message.channel, message.tag.end_s)
+    return marked(results, partial(digest.mark, message.tag.end_s)) if results else results
+
+
+def _asked(questions: Sequence[PauseQuestions], step: Work, silence_s: float) -> Work:
+    if isinstance(step.tag, StepTag) and step.tag.marker is Marker.AUDIO:
+        questions[step.channel].sent(step.pcm, silence_s)
+    return step
+
+
+def _masked(redactor: Redactor, events: list[Event]) -> list[Event]:
+    return [_redacted(event, redactor) for event in events]
 
 
 def _redacted(event: Event, redactor: Redactor) -> Event:

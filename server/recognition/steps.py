@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from model.description import ModelDescription
-from server.audio.pcm import PCM, Resampler, Tiler, primed_start
+from server.audio.pcm import PCM, Resampler, Tiler, downmix, primed_start
 from server.recognition.saved_state import SavedCutter
 
 
@@ -272,3 +272,36 @@ class StepCutter:
     def _take_reset(self) -> bool:
         reset, self._reset = self._reset, False
         return reset
+
+
+class AudioInput:
+    """The audio of one connection: a cutter for each recognized channel."""
+
+    def __init__(self, cutters: tuple[StepCutter, ...], *, multichannel: bool, waits: bool) -> None:
+        """`waits`: whether samples that complete no step may wait at the sender."""
+        self.cutters = cutters
+        self._multichannel, self._waits = multichannel, waits
+
+    def cut(self, samples: PCM, now: float, channel: int | None) -> list[Work]:
+        """Take (S, C) int16 at the client's rate, or (S, 1) of one channel; return the work it completes."""
+        if channel is not None:
+            return self.cutters[channel].cut(samples[:, 0], now)
+        if not self._multichannel:
+            return self.cutters[0].cut(downmix(samples), now)
+        alone = [np.ascontiguousarray(samples[:, i]) for i in range(len(self.cutters))]  # (S,): contiguous in a step
+        return [piece for cutter, pcm in zip(self.cutters, alone, strict=True) for piece in cutter.cut(pcm, now)]
+
+    @property
+    def received_s(self) -> float:
+        """Stream time: the audio received."""
+        return max(self.by_channel_s)
+
+    @property
+    def by_channel_s(self) -> tuple[float, ...]:
+        """The audio received on each recognized channel."""
+        return tuple([cutter.received_s for cutter in self.cutters])
+
+    @property
+    def samples_to_step(self) -> int:
+        """Samples per channel that may complete a step; fewer can wait. 0 if no sample can wait."""
+        return min([cutter.samples_to_step for cutter in self.cutters]) if self._waits else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -21,14 +21,12 @@ from opentelemetry.trace import Span, SpanKind
 
 from model.ctc.interface import Decoder
 from model.description import ModelDescription
-from server.errors import CloseReason
 from server.operations.logs import current_request_id
-from server.recognition.events import Event, Final, StepTiming
+from server.recognition.events import Final
+from server.recognition.messages import EndOfAudio, ReleaseStates
 from server.recognition.segments.endpointing import VoiceRules
-from server.recognition.segments.segmenter import Segmenter
 from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
-from server.recognition.steps import StepTag, Work
 
 CLOSE_TIMEOUT_S = 2.0  # time to send the last spans
 
@@ -83,35 +81,19 @@ class TracedSession(Session):
         self._span = span
         self._finals = 0
 
-    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
-        """As `Session`."""
-        return self._recorded(super().decoded(channel, tag))
+    def take(self, message: Any) -> list[Any]:
+        """As `Session`; the last message ends the span.
 
-    def _resolved(
-        self, due: Iterable[tuple[list[Event], StepTiming | None]]
-    ) -> list[tuple[list[Event], StepTiming | None]]:
-        """As `Session`."""
-        return [(self._recorded(events), timing) for events, timing in super()._resolved(due)]
-
-    def finalize(self, channel: int | None, now: float) -> tuple[list[Work], list[Event]]:
-        """As `Session`."""
-        work, events = super().finalize(channel, now)
-        return work, self._recorded(events)
-
-    def close(self, reason: CloseReason, now: float) -> tuple[list[Work], list[Event]]:
-        """As `Session`."""
-        self._span.set_attribute("tutti.close_reason", reason.value)
-        work, events = super().close(reason, now)
-        return work, self._recorded(events)
-
-    def release(self) -> None:
-        """As `Session`, and end the span. It lacks a close reason if the connection was cut or recognition failed."""
-        totals = {"tutti.audio_s": self.audio_s, "tutti.steps": self.steps, "tutti.finals": self._finals}
-        self._span.set_attributes(totals)
-        self._span.end()
-        super().release()
-
-    def _recorded(self, events: list[Event]) -> list[Event]:
+        It lacks a close reason if the connection was cut or recognition failed.
+        """
+        if isinstance(message, ReleaseStates):
+            steps = sum(channel.settings.steps_answered for channel in self.channels)
+            totals = {"tutti.audio_s": self.audio.received_s, "tutti.steps": steps, "tutti.finals": self._finals}
+            self._span.set_attributes(totals)
+            self._span.end()
+        elif isinstance(message, EndOfAudio):
+            self._span.set_attribute("tutti.close_reason", message.reason.value)
+        events = super().take(message)
         for event in events:
             if isinstance(event, Final):
                 self._finals += 1

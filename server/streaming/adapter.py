@@ -18,7 +18,7 @@ import numpy as np
 from server.audio.pcm import PCM, ChannelResampler
 from server.audio.raw import PlainCodec, PlainReader
 from server.recognition.events import Event, StepTiming
-from server.recognition.segments.endpointing import ScoredEnd
+from server.recognition.messages import Endpoint
 from server.streaming.outbox import FrameKind
 
 
@@ -98,19 +98,6 @@ class Bias:
     phrases: tuple[str, ...]
     prompt: str = ""
     hints: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Set the silence that ends utterances in the audio that follows; at least the operator's minimum.
-
-    With `scored`, the score of an end of turn ends them, but not before that silence. `fork_after_s`: the silence after
-    which the stream is forked, if it can be; None: no change.
-    """
-
-    silence_ms: float
-    scored: ScoredEnd | None = None
-    fork_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ from server.coordination.term_building import OwnersTerms
 from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, MediaError
 from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession
-from server.recognition.events import Closed, Event, StepTiming, StreamBroken
+from server.recognition.events import Closed, Event, StepTiming, StreamBroken, separated
+from server.recognition.messages import EndOfAudio, Flushing, FlushText, Samples
 from server.recognition.session import Session
 from server.recognition.steps import Work
 from server.streaming.client_timer import ClientTimer
@@ -203,8 +204,8 @@ class Connection(ABC):
             "stream closed",
             request_id=self._request_id,
             reason=self._reason.value,
-            audio_s=round(self._session.audio_s, 3),
-            steps=self._session.steps,
+            audio_s=round(self._session.audio.received_s, 3),
+            steps=sum(channel.settings.steps_answered for channel in self._session.channels),
             worst_latency_ms=round(self._writer.worst_latency_s * 1e3, 1),
             interims_dropped=self._writer.dropped,
         )
@@ -273,7 +274,7 @@ class Connection(ABC):
         else:
             if samples is not None:
                 self.on_samples(samples, arrived_s)
-                self._short.make_room(self._session.samples_to_step, self._decode_queue.frame_bytes)
+                self._short.make_room(self._session.audio.samples_to_step, self._decode_queue.frame_bytes)
 
     @property
     def has_room(self) -> bool:
@@ -287,7 +288,7 @@ class Connection(ABC):
         """
         session = self._session
         try:
-            work = session.samples(samples, arrived_s, channel)
+            work = session.take(Samples(samples, arrived_s, channel))
         except BacklogExceeded:
             self._transition(ConnectionEvent.TOO_FAST)
             return
@@ -311,17 +312,18 @@ class Connection(ABC):
 
     def _finalize(self, channel: int | None) -> None:
         """Finish the text of the audio sent so far, on one channel or all; the stream continues."""
-        session, now = self._session, self._deadlines.received_s
-        self._decode_queue.drain(lambda: self._push_and_send(*session.finalize(channel, self._clock())), now)
+        now = self._deadlines.received_s
+        self._decode_queue.drain(lambda: self._give(FlushText(channel, self._clock())), now)
 
     def _flush_and_end(self, reason: CloseReason) -> None:
         """Finish the text of all audio and close the session; its last event is `Closed`."""
-        session, now = self._session, self._clock()
+        now = self._clock()
         if not self._answer_due:
             self._deadlines.progress_s = now
-        self._decode_queue.flush(lambda: self._push_and_send(*session.close(reason, self._clock())), now)
+        self._decode_queue.flush(lambda: self._give(EndOfAudio(reason, self._clock())), now)
 
-    def _push_and_send(self, work: Sequence[Work], events: Sequence[Event]) -> None:
+    def _give(self, message: Flushing) -> None:
+        work, events = separated(self._session.take(message))
         self._push(work)
         self.on_events(events, None)
 

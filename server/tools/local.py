@@ -22,6 +22,7 @@ from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import BIASING, parse_query
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken
+from server.recognition.messages import EndOfAudio, Samples
 from server.replica import Replica, build_replica
 from server.settings import UPLOADS_A_PLACE, Settings
 from tutti_asr_client.address import QueryValue, query_pairs
@@ -130,12 +131,10 @@ class LocalTranscriber:
         reader = PlainReader(PlainCodec.S16, self.sample_rate)
         try:
             async for chunk in pcm:
-                recognition.push(session.samples(reader.read(chunk), clock()))
+                recognition.push(session.take(Samples(reader.read(chunk), clock())))
                 while session.backlog_s > AHEAD_S and recognition.open:
                     await sink.progress()
-            work, events = session.close(CloseReason.CLOSE_STREAM, clock())
-            recognition.push(work)
-            sink.on_events(events, None)
+            recognition.take(EndOfAudio(CloseReason.CLOSE_STREAM, clock()))
         except Exception as error:
             sink.fail(error)
             raise

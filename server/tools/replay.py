@@ -33,6 +33,7 @@ from server.receipts.verification import (
 )
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import FinalReason
+from server.recognition.messages import EndOfAudio, FlushText, Samples, StartAt
 from server.recognition.session_options import Limits, finals_of
 from server.replica import Replica
 from server.settings import Settings
@@ -243,23 +244,19 @@ class _Replay:
         audio = np.frombuffer(samples, "<i2").reshape(-1, channels)
         begin = at = self._recorded.first.audio.begin
         if begin:
-            session.start_at(begin / self._rate, 0)
+            session.take(StartAt(begin / self._rate))
         try:
             for end, channel in self._stops():
                 while at < end:
                     until = min(end, at + round(CHUNK_S * self._rate))
-                    recognition.push(session.samples(audio[at:until], self._clock()))
+                    recognition.push(session.take(Samples(audio[at:until], self._clock())))
                     at = until
                     while session.backlog_s > AHEAD_S and recognition.open:
                         await self._sink.progress()
                 if channel is not None:
-                    work, events = session.finalize(channel, self._clock())
-                    recognition.push(work)
-                    self._sink.on_events(events, None)
+                    recognition.take(FlushText(channel, self._clock()))
             reason = CloseReason(self._recorded.closed or CloseReason.CLIENT_GONE)
-            work, events = session.close(reason, self._clock())
-            recognition.push(work)
-            self._sink.on_events(events, None)
+            recognition.take(EndOfAudio(reason, self._clock()))
         except Exception as error:
             self._sink.fail(error if isinstance(error, RecognitionFailed) else RecognitionFailed(str(error)))
             raise

@@ -18,6 +18,7 @@ from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut, parse_resume
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, Final, Partial, SpeechStarted, StepTiming, UtteranceGap
+from server.recognition.messages import StartAt, TicketTaken
 from server.recognition.saved_state import SavedStream
 from server.recognition.session import Session
 from server.recognition.steps import Work
@@ -52,7 +53,7 @@ class ResumableStream(DeepgramStream):
 
     def leave(self) -> bool:
         """Send a last ticket and close, so that the client resumes elsewhere; return False if that is not possible."""
-        if not self._session.resumable or not self._transition(ConnectionEvent.SENT_AWAY):
+        if self._session.resumption is None or not self._transition(ConnectionEvent.SENT_AWAY):
             return False
         self._mark()
         return True
@@ -67,7 +68,7 @@ class ResumableStream(DeepgramStream):
             self._put(OutFrame(self._resuming.ticket(saved)))
             if self._state is State.LEAVING and not resumption.order.marking:
                 self._transition(ConnectionEvent.LAST_TICKET)
-            super().on_events(self._session.released(), timing)
+            super().on_events(self._session.take(TicketTaken()), timing)
             self._mark_if_due()
 
     def _send_event(self, event: Event, timing: StepTiming | None) -> None:
@@ -85,7 +86,7 @@ class ResumableStream(DeepgramStream):
             self._mark_if_due()
 
     def _mark_if_due(self) -> None:
-        if self._state.sends and self._resuming.due():
+        if self._state.reads and self._resuming.due():
             self._mark()
 
     def _mark(self) -> None:
@@ -109,7 +110,8 @@ class ResumableStream(DeepgramStream):
 
     def _resume(self, resume: Resume) -> None:
         """Raises: BadFrame."""
-        if not self._session.untouched:
+        session = self._session
+        if session.audio.received_s or session.keyterms.current is not session.options.keyterms:
             raise BadFrame("Resume must be the first message of a connection")
         if resume.ticket is None:
             self._put(OutFrame(self._resuming.begin_at(resume)))
@@ -134,7 +136,7 @@ class ResumableStream(DeepgramStream):
 
     def _note_resumed(self) -> None:
         if self.usage is not None:
-            self.usage.resumed(self._resuming.stream_id, self._session.audio_s)
+            self.usage.resumed(self._resuming.stream_id, self._session.audio.received_s)
 
 
 class Resuming:
@@ -156,7 +158,7 @@ class Resuming:
         self._had_finals = 0  # finals that the client has received
         self._had_s = 0.0  # stream time up to which it has received interims
         self._marked_s = tickets.now()
-        if session.resumable:
+        if session.resumption is not None:
             tickets.opened()
 
     def pushed(self) -> None:
@@ -168,7 +170,7 @@ class Resuming:
     def due(self) -> bool:
         """Return whether the next ticket is due."""
         resumption = self._session.resumption
-        if resumption is None or self._session.closing or resumption.order.marking:
+        if resumption is None or resumption.order.marking:
             return False
         return resumption.unmarked_s >= EVERY_S or self._tickets.ages(self._marked_s)
 
@@ -209,7 +211,7 @@ class Resuming:
 
     def begin_at(self, resume: Resume) -> bytes:
         """Start a session that has no audio yet at the client's stream time; return the answer frame."""
-        self._session.start_at(resume.from_s or 0.0, resume.finals)
+        self._session.take(StartAt(resume.from_s or 0.0, resume.finals))
         self._finals = self._had_finals = resume.finals
         return self._resumed("replayed")
 
@@ -256,7 +258,7 @@ class Resuming:
     def _resumed(self, outcome: str) -> bytes:
         self._metrics.resumes.labels(outcome).inc()
         _log.info("stream resumed", request_id=self._request_id, stream_id=self.stream_id, by=outcome)
-        return _encode(Resumed(_seconds(self._session.audio_s), self.stream_id))
+        return _encode(Resumed(_seconds(self._session.audio.received_s), self.stream_id))
 
 
 def _seconds(value: float) -> float:

@@ -51,6 +51,7 @@ from server.recognition.events import (
     StreamBroken,
     TurnAnswered,
 )
+from server.recognition.messages import Endpoint
 from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Turns
 from server.streaming.adapter import (
     Action,
@@ -59,7 +60,6 @@ from server.streaming.adapter import (
     Bias,
     Differing,
     Encoded,
-    Endpoint,
     Finish,
     Flush,
     Reject,

@@ -43,7 +43,8 @@ from server.recognition.events import (
     StepTiming,
     StreamBroken,
 )
-from server.streaming.adapter import Action, Actions, Bias, Endpoint, Flush, PlainInput, SendFrame, Switch
+from server.recognition.messages import Endpoint
+from server.streaming.adapter import Action, Actions, Bias, Flush, PlainInput, SendFrame, Switch
 from server.streaming.outbox import FrameKind
 from server.streaming.transport import MessageLimit
 

@@ -20,6 +20,7 @@ from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.decoding.second_pass import Outcome, SecondPass
 from server.recognition.events import Event, StepTiming
+from server.recognition.messages import StateSaved, StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinal, PendingFinals
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepTag, WindowTag
@@ -52,13 +53,8 @@ class StepResults(Protocol):
     def pending(self) -> PendingFinals | None:
         """Pending results."""
 
-    def decoded(self, channel: Segmenter, tag: StepTag) -> list[Event]:
-        """Return the events of one step's result; the channel's decoder state has been advanced over it."""
-
-    def resolve(
-        self, final: PendingFinal, words: tuple[Word, ...] | None
-    ) -> list[tuple[list[Event], StepTiming | None]]:
-        """Take the words of a second pass, None if it failed; return the events that waited, step by step."""
+    def take(self, message: StepDecoded | Waited) -> list[Event]:
+        """Return the events that are due."""
 
 
 class StreamOwner(Protocol):
@@ -218,7 +214,7 @@ class BatchDecoder:
         began_s = self._clock()
         try:
             self._advance([route.channel for route, _ in due], outputs)
-            events_by_row = [route.active.session.decoded(route.channel, row.tag) for route, row in due]
+            events_by_row = [route.active.session.take(StepDecoded(route.channel.index, row.tag)) for route, row in due]
         except Exception as error:  # noqa: BLE001 - as a failed model step: these streams end, and no others
             self._metrics.errors.labels("decode").inc()
             _log.error("decoding failed", rows=len(due), error=repr(error))
@@ -275,7 +271,9 @@ class BatchDecoder:
         if not active.background:
             self._on_second_pass(outcome)
         now = self._clock()
-        for events, timing in active.session.resolve(final, outcome.words):
+        assert active.session.pending is not None, "its final came from here"
+        for waited, timing in active.session.pending.resolve(final, outcome.words):
+            events = active.session.take(Waited(waited))
             if active.open:  # the events of an earlier step may have ended it
                 active.sink.on_events(events, None if timing is None else _later(timing, now))
 
@@ -289,7 +287,8 @@ def _hand_over(route: Route) -> None:
 def _send_states(route: Route, state: bytes, voice: bytes = b"") -> None:
     if route.active.open:
         assert isinstance(route.active, ActiveSession), "a fork has no tickets"
-        route.active.sink.on_events(route.active.session.exported(route.channel, state, voice), None)
+        events = route.active.session.take(StateSaved(route.channel.index, state, voice))
+        route.active.sink.on_events(events, None)
 
 
 def _unless_closed(active: StreamOwner, final: PendingFinal) -> tuple[Word, ...]:

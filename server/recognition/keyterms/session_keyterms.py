@@ -19,7 +19,7 @@ from server.recognition.keyterms.keyterms import (
     unspeakable,
 )
 from server.recognition.segments.segmenter import Segmenter
-from server.recognition.steps import StepCutter
+from server.recognition.steps import AudioInput
 
 REWOUND_CHARACTERS = 150.0  # cost of decoding a second of audio again: 0.4 ms on the event loop
 
@@ -31,26 +31,26 @@ class SessionKeyterms:
         self,
         initial: Keyterms,
         channels: Sequence[Segmenter],
-        cutters: Sequence[StepCutter],
+        audio: AudioInput,
         decoder: Decoder,
         step_s: float,
     ) -> None:
         """`initial`: the key terms of the query, with which the channels start."""
         self.initial = self.current = initial
         self._changes = ChangeAllowance()
-        self._channels, self._cutters = channels, cutters
+        self._channels, self._audio = channels, audio
         self.decoder = decoder
         self._step_s = step_s
 
     @property
-    def _audio_s(self) -> float:
-        """Stream time of a change made now."""
-        return max([cutter.received_s for cutter in self._cutters])
+    def supported(self) -> bool:
+        """Whether the decoder takes key terms."""
+        return self.decoder.supports_bias
 
     @property
     def _replaying(self) -> bool:
         """Whether the restored state already contains a change made now, or a later one."""
-        return any(cutter.replaying for cutter in self._cutters)
+        return any(cutter.replaying for cutter in self._audio.cutters)
 
     def asked_for(
         self, phrases: Sequence[str] | None = None, *, more: Sequence[str] = (), said: str = ""
@@ -103,7 +103,7 @@ class SessionKeyterms:
         changed then.
         """
         if not self._replaying:
-            self._changes.spend(round(min(len(text), READ_CHARACTERS) * READING_SHARE), self._audio_s)
+            self._changes.spend(round(min(len(text), READ_CHARACTERS) * READING_SHARE), self._audio.received_s)
             context = self.current.context_with(self.rare_terms(text))
             if set(context) != set(self.current.context):
                 self._spend(self.current.phrases, context)
@@ -123,7 +123,7 @@ class SessionKeyterms:
         own = self.current
         added = [phrase for phrase in dict.fromkeys(phrases) if phrase not in own.phrases]
         characters = checked_size((*own.phrases, *added), own.keywords)
-        self._changes.spend(characters + round(seconds * REWOUND_CHARACTERS), self._audio_s)
+        self._changes.spend(characters + round(seconds * REWOUND_CHARACTERS), self._audio.received_s)
         wider = own.replaced((*own.phrases, *added))
         check_speakable(wider, self.decoder)
         return wider.bias
@@ -136,7 +136,7 @@ class SessionKeyterms:
 
     def _spend(self, phrases: Sequence[str], context: Sequence[str]) -> None:
         characters = checked_size(phrases, self.current.keywords)
-        self._changes.spend(characters + sum(map(len, context)), self._audio_s)
+        self._changes.spend(characters + sum(map(len, context)), self._audio.received_s)
 
     def _set_bias(self, context_steps: int | None = None) -> None:
         """Bias the audio from now on. Context holds for this many steps; None: its expiry is unchanged."""

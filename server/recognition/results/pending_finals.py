@@ -106,6 +106,7 @@ class PendingFinals:
         self._order = order
         self._channels = [_Channel() for _ in range(channels)]
         self._new: list[PendingFinal] = []  # until `take_new`
+        self._forks: deque[PendingFork] = deque()  # whose state the engine has not exported yet
         self.by_audio = order.by_audio
 
     def __bool__(self) -> bool:
@@ -127,6 +128,7 @@ class PendingFinals:
         if new or here.held:
             here.held.append(_Held(results, is_step=True))
             self._new += [one for one in new if isinstance(one, PendingFinal)]
+            self._forks += [one for one in new if isinstance(one, PendingFork)]
             return []
         return self._order.answered(channel, [here.sent(one) for one in results])
 
@@ -150,6 +152,10 @@ class PendingFinals:
         """Return the finals whose second pass has to be started, once each."""
         new, self._new = self._new, []
         return new
+
+    def next_fork(self) -> PendingFork:
+        """Return the oldest fork that was not returned yet, once the engine has exported the state for it."""
+        return self._forks.popleft()
 
     def timed(self, channel: int, timing: StepTiming) -> None:
         """Note the timing of the channel's newest step, if its results wait."""

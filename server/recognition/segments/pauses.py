@@ -91,7 +91,6 @@ class Pauses:
         self._silence_s = 0.0
         self._spoken = False  # since the last fork
         self._unanswered: deque[tuple[Silence, PendingFork | None]] = deque()  # one for each unanswered step
-        self._forks: deque[PendingFork] = deque()  # forks whose state the engine has not exported yet
 
     def forks(self, silence_s: float) -> bool:
         """Take the silence after a step of audio; return whether the stream is forked after it."""
@@ -122,9 +121,4 @@ class Pauses:
         silence, fork = self._unanswered.popleft()
         if fork is None:
             return [silence, *results]
-        self._forks.append(fork)
         return [silence, *results, fork]
-
-    def next_fork(self) -> PendingFork:
-        """Return the oldest fork that was not returned yet, once the engine has exported the state for it."""
-        return self._forks.popleft()

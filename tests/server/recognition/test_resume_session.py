@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
 from server.recognition.events import Final
+from server.recognition.messages import StartAt
 from server.recognition.session_options import Limits
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import CONFIG, silence, spell
@@ -161,7 +162,7 @@ def test_context_of_a_resumed_stream_ends_where_it_ends_in_an_unbroken_one() -> 
 
 def test_start_without_a_ticket_continues_time_and_count_of_finals() -> None:
     bench = ResumableBench(limits=LIMITS)
-    bench.session.start_at(11.4, 9)
+    bench.session.take(StartAt(11.4, 9))
     bench.send(spell("ab"))
     bench.answer()
     bench.close()

@@ -15,6 +15,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.rewind import RewindDecoder
 from server.errors import KeytermsTooOften
 from server.recognition.events import Correction, Final
+from server.recognition.messages import RewindFinals
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
@@ -48,12 +49,12 @@ def test_a_correction_has_the_words_of_the_finals_of_the_last_seconds() -> None:
     one.send(np.concatenate([spell("one two "), silence(1.5), spell("three "), silence(1.5), spell("open")]))
     one.answer()
     assert [texts(final) for final in finals(one)] == [["one", "two"], ["three"]]
-    one.events += one.session.rewind(REWIND, [])
+    one.events += one.session.take(RewindFinals(REWIND, []))
     (correction,) = corrections(one)
     assert correction.words == tuple(word for final in finals(one) for word in final.words)
     last = finals(one)[-1]
     assert correction.start_s + correction.duration_s == pytest.approx(last.start_s + last.duration_s)
-    (shorter,) = one.session.rewind(one.session.audio_s - last.start_s, [])
+    (shorter,) = one.session.take(RewindFinals(one.session.audio.received_s - last.start_s, []))
     assert isinstance(shorter, Correction)
     assert texts(shorter) == ["three"]
     assert shorter.start_s == pytest.approx(finals(one)[0].words[-1].end_s)
@@ -66,7 +67,7 @@ def test_the_finals_before_a_flush_are_decoded_again_too() -> None:
         one.send(np.concatenate([spell(text), silence(0.9)]))
         one.finalize()
         one.answer()
-    (correction,) = one.session.rewind(REWIND, [])
+    (correction,) = one.session.take(RewindFinals(REWIND, []))
     assert isinstance(correction, Correction)
     assert texts(correction) == ["one", "two"]
     assert correction.words == tuple(word for final in finals(one) for word in final.words)
@@ -82,7 +83,7 @@ def test_a_correction_follows_the_steps_before_it() -> None:
         one.finalize()
         if one is early:
             one.answer()
-        one.events += one.session.rewind(REWIND, [])
+        one.events += one.session.take(RewindFinals(REWIND, []))
         assert bool(corrections(one)) is (one is early)
         one.send(spell("later "))
         one.answer()
@@ -94,11 +95,11 @@ def test_nothing_said_gives_an_empty_correction_and_many_requests_are_refused() 
     one = bench()
     one.send(silence(1.0))
     one.answer()
-    (correction,) = one.session.rewind(REWIND, [])
+    (correction,) = one.session.take(RewindFinals(REWIND, []))
     assert isinstance(correction, Correction)
     assert correction.words == ()
     with pytest.raises(KeytermsTooOften):
-        [one.session.rewind(REWIND, ["name"]) for _ in range(9)]
+        [one.session.take(RewindFinals(REWIND, ["name"])) for _ in range(9)]
 
 
 def test_key_terms_of_a_request_count_for_it_alone() -> None:
@@ -106,7 +107,7 @@ def test_key_terms_of_a_request_count_for_it_alone() -> None:
     one.send(np.concatenate([spell("one "), silence(1.5)]))
     one.answer()
     before = one.session.keyterms.current
-    one.session.rewind(REWIND, ["name"])
+    one.session.take(RewindFinals(REWIND, ["name"]))
     assert one.session.keyterms.current is before
 
 

@@ -47,7 +47,7 @@ def outcome(messages: Sequence[Message], **query: str) -> tuple[object, ...]:
             bench.answer(len(bench.pushed))
 
     bench.play(script)
-    return steps, bench.frames, bench.session.audio_s, bench.stream.end_reason, bench.metrics.audio_bytes.value
+    return steps, bench.frames, bench.session.audio.received_s, bench.stream.end_reason, bench.metrics.audio_bytes.value
 
 
 @settings(max_examples=200, deadline=None)
@@ -87,7 +87,13 @@ def flux_outcome(messages: Sequence[Message], **query: str) -> tuple[object, ...
             bench.answer()
 
     bench.run(script)
-    return bench.pushed, bench.frames, bench.session.audio_s, bench.metrics.audio_bytes.value, bench.stream.end_reason
+    return (
+        bench.pushed,
+        bench.frames,
+        bench.session.audio.received_s,
+        bench.metrics.audio_bytes.value,
+        bench.stream.end_reason,
+    )
 
 
 CONFIGURE = '{"type":"Configure","thresholds":{"eot_threshold":0.6,"eager_eot_threshold":0.4}}'
@@ -146,7 +152,7 @@ def test_three_of_four_messages_of_20_ms_wait_for_the_fourth() -> None:
 
     bench.play(script)
     assert counted == [1, 1, 1, 4, 4, 4, 4, 8, 8], "the first message decides that the audio is plain"
-    assert bench.session.audio_s == pytest.approx(0.18), "the last message is not lost with the connection"
+    assert bench.session.audio.received_s == pytest.approx(0.18), "the last message is not lost with the connection"
 
 
 def test_audio_before_a_control_message_and_before_a_drain_is_handled_first() -> None:
@@ -161,7 +167,7 @@ def test_audio_before_a_control_message_and_before_a_drain_is_handled_first() ->
 
     bench.play(script)
     ends_s = [frame["start"] + frame["duration"] for frame in bench.frames if frame["type"] == "Results"]  # type: ignore[operator]
-    assert bench.session.audio_s == pytest.approx(0.14)
+    assert bench.session.audio.received_s == pytest.approx(0.14)
     assert bench.stream._short.room == 0
     assert not ends_s, "nothing was answered"
 

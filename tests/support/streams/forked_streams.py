@@ -27,6 +27,7 @@ from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.engines import EngineStreams
 from server.recognition.events import Closed, Event, Final, Forked, Silence, StepTiming
 from server.recognition.forks import Fork
+from server.recognition.messages import EndOfAudio, Samples
 from server.recognition.recognizer import Recognizer
 from server.recognition.segments.pauses import Pauses
 from server.recognition.session import Session
@@ -121,6 +122,7 @@ class Stream:
     audio: PCM
     places: set[int]  # steps after which it is forked
     by_flush: bool = False  # ended by `Finalize`, else cut off
+    ended: bool = False
     events: list[Event] = field(default_factory=list)
     outputs: Outputs = field(default_factory=list)
     forked: dict[float, Outputs] = field(default_factory=dict)  # outputs of its forks by their place
@@ -213,7 +215,9 @@ class ForkedStreams:
         )
         session = Session(options, self._model.config, self._decoder, Limits(max_backlog_s=NEVER_S))
         if stream.places:
-            session._pauses = _RandomPlaces(stream.places)
+            session._on_step.clear()
+            session._on_results.clear()
+            session._find_pauses(_RandomPlaces(stream.places))
         return await self.recognizer.open(session, stream)
 
     def _send(self, stream: Stream) -> None:
@@ -223,11 +227,10 @@ class ForkedStreams:
         if stream.sent < len(stream.audio):
             piece = stream.audio[stream.sent : stream.sent + step]
             stream.sent += len(piece)
-            active.push(active.session.samples(piece[:, None], 0.0))
-        elif stream.by_flush and not active.session.closing:
-            work, events = active.session.close(CloseReason.CLOSE_STREAM, 0.0)
-            active.push(work)
-            stream.on_events(events, None)
+            active.push(active.session.take(Samples(piece[:, None], 0.0)))
+        elif stream.by_flush and not stream.ended:
+            stream.ended = True
+            active.take(EndOfAudio(CloseReason.CLOSE_STREAM, 0.0))
         elif not stream.by_flush or any(isinstance(event, Closed) for event in stream.events):
             active.close()
 

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from server.recognition.events import Closed, Event, Final
+from server.recognition.messages import ReleaseStates, StateSaved, TicketTaken
 from server.recognition.saved_state import SavedStream
 from server.recognition.steps import Work
 from tests.support.streams.session_bench import SessionBench
@@ -64,14 +65,14 @@ class ResumableBench(SessionBench):
         restored = _decode(msgspec.msgpack.encode(saved))
         self.resumption.restoring(restored)()
         self._states = [pickle.loads(state) for state in restored.states]
-        return self.session.audio_s
+        return self.session.audio.received_s
 
     def _answer(self, index: int, piece: Work) -> None:
         if piece != "mark":
             super()._answer(index, piece)
         else:
             state = pickle.dumps(self._states[index])
-            self.events += self.session.exported(self.session.channels[index], state)
+            self.events += self.session.take(StateSaved(index, state))
         self._collect()
 
     def resolve(self, place: int = 0) -> None:
@@ -82,7 +83,7 @@ class ResumableBench(SessionBench):
     def _collect(self) -> None:
         while (saved := self.resumption.order.take_saved()) is not None:
             self.saved.append(saved)
-            self.events += self.session.released()
+            self.events += self.session.take(TicketTaken())
 
 
 @dataclass
@@ -136,7 +137,7 @@ class Client:
             if bench.saved:
                 saved = bench.saved[-1]
                 done = marks[len(bench.saved) - 1]
-            bench.session.release()
+            bench.session.take(ReleaseStates())
 
     def _pending(self, position: int, done: int) -> list[Sent]:
         """Return the controls to resend: those after the saved position, and those at it that are not in the state."""

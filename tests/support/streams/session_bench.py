@@ -10,8 +10,9 @@ from model.ctc.interface import Decoder
 from server.audio.pcm import PCM
 from server.audio.raw import PlainCodec, PlainReader
 from server.errors import CloseReason
-from server.recognition.events import Event, Final, Partial
+from server.recognition.events import Event, Final, Partial, separated
 from server.recognition.keyterms.keyterms import Keyterms
+from server.recognition.messages import EndOfAudio, Endpoint, Flushing, FlushText, Samples, StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
@@ -50,14 +51,12 @@ class SessionBench:
     def send(self, audio: PCM | bytes) -> None:
         """Receive audio from the client."""
         self._queue(
-            self.session.samples(self._reader.read(audio if isinstance(audio, bytes) else audio.tobytes()), 0.0)
+            self.session.take(Samples(self._reader.read(audio if isinstance(audio, bytes) else audio.tobytes()), 0.0))
         )
 
     def finalize(self, channel: int | None = None) -> None:
         """Receive `Finalize` from the client."""
-        work, events = self.session.finalize(channel, 0.0)
-        self._queue(work)
-        self.events += events
+        self._take(FlushText(channel, 0.0))
 
     def configure(self, *phrases: str) -> None:
         """Receive `Configure` from the client."""
@@ -65,11 +64,14 @@ class SessionBench:
 
     def endpoint(self, silence_ms: float) -> None:
         """Receive a new utterance-end silence from the client."""
-        self.session.set_endpointing(silence_ms)
+        self.session.take(Endpoint(silence_ms))
 
     def close(self, reason: CloseReason = CloseReason.CLOSE_STREAM) -> None:
         """The end."""
-        work, events = self.session.close(reason, 0.0)
+        self._take(EndOfAudio(reason, 0.0))
+
+    def _take(self, message: Flushing) -> None:
+        work, events = separated(self.session.take(message))
         self._queue(work)
         self.events += events
 
@@ -83,8 +85,9 @@ class SessionBench:
     def resolve(self, place: int = 0) -> None:
         """Finish one of the requested second passes, the oldest first."""
         final = self.opened.pop(place)
-        for events, _ in self.session.resolve(final, final.decode()):
-            self.events += events
+        assert self.session.pending is not None
+        for events, _ in self.session.pending.resolve(final, final.decode()):
+            self.events += self.session.take(Waited(events))
 
     def finals(self, channel: int = 0) -> list[Final]:
         """Return the finals so far."""
@@ -117,7 +120,7 @@ class SessionBench:
             self._states[index] = self._fresh()
         outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
         self.decoder.advance([channel.segment.state], outputs)
-        self.events += self.session.decoded(channel, piece.tag)
+        self.events += self.session.take(StepDecoded(index, piece.tag))
         if self.session.pending is not None:
             self.opened += self.session.pending.take_new()
         while self.opened and not self.late:

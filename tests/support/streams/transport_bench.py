@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.websockets import WebSocket
@@ -23,6 +24,7 @@ from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.deepgram.resumable import ResumableStream
 from server.recognition.events import StepTiming
+from server.recognition.messages import StateSaved, StepDecoded
 from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, Work
@@ -79,7 +81,8 @@ class ConnectionBench:
         request = parse_query(query.items(), MAX_CHANNELS)
         rate = CONFIG.sample_rate
         self._decoder = decoder or spelling_decoder()
-        self.session = Session(options or request.live_options(rate), CONFIG, self._decoder, limits)
+        options = options or replace(request.options, sample_rate=request.options.sample_rate or rate)
+        self.session = Session(options, CONFIG, self._decoder, limits)
         channels = len(self.session.channels)
         scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
         live_limits = live_limits or LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s)
@@ -154,14 +157,14 @@ class ConnectionBench:
     def _answer(self, index: int, piece: Work | None) -> None:
         channel = self.session.channels[index]
         if piece is None:
-            self.stream.on_events(self.session.exported(channel, b"state"), None)
+            self.stream.on_events(self.session.take(StateSaved(index, b"state")), None)
             return
         assert isinstance(piece.tag, StepTag)
         if piece.reset:
             self._states[index] = self._fresh()
         outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
         self._decoder.advance([channel.segment.state], outputs)
-        self.stream.on_events(self.session.decoded(channel, piece.tag), self.timing)
+        self.stream.on_events(self.session.take(StepDecoded(index, piece.tag)), self.timing)
 
     def _fresh(self) -> State:
         return fresh_state(self.model, 1)

@@ -17,7 +17,8 @@ from server.protocols.openai.messages import MAX_AUDIO_BYTES, MAX_EVENT_BYTES
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.session_fields import SESSION, FieldKind, Tree
 from server.protocols.openai.settings import SessionSettings
-from server.streaming.adapter import Bias, Endpoint, Switch
+from server.recognition.messages import Endpoint
+from server.streaming.adapter import Bias, Switch
 from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer

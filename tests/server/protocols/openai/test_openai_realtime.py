@@ -21,7 +21,8 @@ from server.protocols.openai.messages import COMPLETED, DELTA
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import MAX_PROMPT, SessionSettings
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted, StreamBroken
-from server.streaming.adapter import Bias, Endpoint, Flush
+from server.recognition.messages import Endpoint
+from server.streaming.adapter import Bias, Flush
 from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, other_actions, words
 
 MODELS = ModelNames({"tiny": ("en",)}, {"nova-3": "default"}, strict=True)

@@ -147,7 +147,7 @@ def test_a_resumed_stream_keeps_the_context_for_the_rest_of_its_time() -> None:
     assert first.session.resumption is not None
     assert second.session.resumption is not None
     first.answer()
-    keyterms, cutters = first.session.keyterms, first.session._cutters
+    keyterms, cutters = first.session.keyterms, first.session.audio.cutters
     phrases, allowance = keyterms.saved()
     steps = tuple(channel.settings.bias_steps for channel in first.session.channels)
     levels = tuple(channel.meter.saved() for channel in first.session.channels)

@@ -128,7 +128,7 @@ def test_without_words_of_the_second_pass_those_of_the_first_are_sent(found: tup
     made.finalize()
     made.answer()
     final = made.opened.pop()
-    ((events, _), *_) = made.session.resolve(final, found)
+    ((events, _), *_) = made.session.pending.resolve(final, found)
     assert [word.text for event in events if isinstance(event, Final) for word in event.words] == ["ab"]
 
 
