@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from server.audio.formats import Losses
 from server.audio.packets import MAX_SILENT_BYTES
 from server.audio.pcm import PCM
+from server.audio.raw import PlainReader
 from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable
 
 PIECE_BYTES = 4_096  # 1.4 s of Opus at 24 kbit/s: a burst is decoded in pieces, as the session accepts them
@@ -66,23 +67,14 @@ class LiveDecoder(Protocol):
 
 @runtime_checkable
 class Sniffing(Protocol):
-    """A decoder that detects from the first messages whether it is inline."""
+    """A decoder that detects from the first messages which one decodes the stream."""
 
     @property
     def undecided(self) -> bool:
         """True while it buffers messages until this is decided."""
 
-    def sniff(self, chunk: bytes) -> bool:
-        """Inspect the next message before it is fed; return whether it may be decoded inline."""
-
-
-@runtime_checkable
-class Joinable(Protocol):
-    """A decoder of plain samples, to which two messages and their joined bytes are the same."""
-
-    @property
-    def frame_bytes(self) -> int:
-        """Bytes of one sample of all channels; 0 while messages must be decoded as they come."""
+    def sniff(self, chunk: bytes) -> LiveDecoder:
+        """Inspect the next message before it is fed; return the decoder of it and of what follows."""
 
 
 class AudioReceiver(Protocol):
@@ -141,10 +133,10 @@ class DecodeQueue:
     def __init__(self, pool: DecodingPool, decoder: LiveDecoder | None, *, max_piece_s: float, opened_s: float) -> None:
         """`decoder`: None if the audio arrives decoded. `max_piece_s`: most audio delivered to a receiver with room."""
         self._pool = pool
-        self._decoder = decoder
+        self.decoder = decoder
         self._inline = decoder is None or decoder.inline
         self._sniffing = decoder if isinstance(decoder, Sniffing) else None
-        self._joinable = decoder if isinstance(decoder, Joinable) else None
+        self.frame_bytes = 0  # of one sample of all channels; 0 while messages must be decoded as they come
         self._max_piece_s = max_piece_s
         self._budget = DecodeBudget(opened_s, max_piece_s)
         self._rate = ByteRate()
@@ -160,7 +152,7 @@ class DecodeQueue:
         """Estimated length of the audio waiting to be decoded; 0 until the header has been read."""
         if not self._waiting_bytes:
             return 0.0
-        nominal = None if self._decoder is None else self._decoder.bytes_per_s
+        nominal = None if self.decoder is None else self.decoder.bytes_per_s
         return 0.0 if nominal is None else self._waiting_bytes / self._rate.bytes_per_s(nominal)
 
     @property
@@ -173,21 +165,16 @@ class DecodeQueue:
         """True while anything is waiting or being decoded."""
         return self._busy or bool(self._waiting)
 
-    @property
-    def frame_bytes(self) -> int:
-        """Bytes of one sample of all channels; 0 while messages must be decoded as they come."""
-        return self._joinable.frame_bytes if self._joinable is not None and self._inline else 0
-
     def audio(self, chunk: bytes, arrived_s: float) -> PCM | None:
         """Add a message; return its samples, or None if the receiver gets them. Raises: BacklogExceeded, MediaError."""
         if self._closed:
             return None
-        assert self._decoder is not None, "the audio arrives decoded"
+        assert self.decoder is not None, "the audio arrives decoded"
         if self._inline and self._sniffing is not None:
-            self._inline = self._sniffing.sniff(chunk)
+            self._hold(self._sniffing.sniff(chunk))
         if self._inline:
             try:
-                return self._decoder.feed(chunk, self._max_piece_s)  # the format bounds the length of its audio
+                return self.decoder.feed(chunk, self._max_piece_s)  # the format bounds the length of its audio
             except MediaError:
                 self.close()
                 raise
@@ -201,17 +188,23 @@ class DecodeQueue:
         self.resume()
         return None
 
+    def _hold(self, decoder: LiveDecoder) -> None:
+        self.decoder, self._inline = decoder, decoder.inline
+        if decoder is not self._sniffing:
+            self._sniffing = None
+            self.frame_bytes = decoder.frame_bytes if isinstance(decoder, PlainReader) else 0
+
     def then(self, action: Callable[[], None]) -> None:
         """Run the action after the audio added so far."""
         self._append(_Barrier(None, action, 0.0))
 
     def drain(self, action: Callable[[], None], now: float) -> None:
         """Deliver all audio so far, including samples held back, then run the action; the stream continues."""
-        self._append(_Barrier(None if self._decoder is None else self._decoder.drain, action, now))
+        self._append(_Barrier(None if self.decoder is None else self.decoder.drain, action, now))
 
     def flush(self, action: Callable[[], None], now: float) -> None:
         """Deliver all audio including the end of the stream, then run the action."""
-        self._append(_Barrier(None if self._decoder is None else self._decoder.flush, action, now))
+        self._append(_Barrier(None if self.decoder is None else self.decoder.flush, action, now))
 
     def resume(self) -> None:
         """Continue decoding once the receiver has room again."""
@@ -249,12 +242,12 @@ class DecodeQueue:
         self.resume()
 
     def _start(self, item: _Audio | _Barrier) -> None:
-        assert self._decoder is not None
+        assert self.decoder is not None
         size_bytes = len(item.chunk) if isinstance(item, _Audio) else 0
         self._waiting_bytes -= size_bytes
         limit_s = self._budget.limit_s(size_bytes, item.arrived_s)
         if isinstance(item, _Audio):
-            work = partial(self._decoder.feed, item.chunk, limit_s)
+            work = partial(self.decoder.feed, item.chunk, limit_s)
         else:
             assert item.tail is not None
             work = partial(item.tail, limit_s)
@@ -274,8 +267,8 @@ class DecodeQueue:
             self.receiver.on_progress()
 
     def _deliver(self, item: _Audio | _Barrier, samples: PCM) -> None:
-        assert self._decoder is not None
-        decoded_s = len(samples) / self._decoder.rate
+        assert self.decoder is not None
+        decoded_s = len(samples) / self.decoder.rate
         self._budget.spend(decoded_s)
         if isinstance(item, _Audio):
             self._count(len(item.chunk), decoded_s)
@@ -283,7 +276,7 @@ class DecodeQueue:
             self.receiver.on_samples(samples, item.arrived_s)
         if self._closed:
             return
-        if self._decoder.holds:
+        if self.decoder.holds:
             if isinstance(item, _Barrier):
                 self._waiting.appendleft(item)  # the end comes after the audio still held
             self._waiting.appendleft(_Audio(b"", item.arrived_s))
@@ -291,8 +284,8 @@ class DecodeQueue:
             item.action()
 
     def _count(self, size_bytes: int, decoded_s: float) -> None:
-        assert self._decoder is not None
-        if self._decoder.bytes_per_s is not None:
+        assert self.decoder is not None
+        if self.decoder.bytes_per_s is not None:
             self._rate.count(size_bytes, decoded_s)
         self._silent_bytes = 0 if decoded_s else self._silent_bytes + size_bytes
         if self._silent_bytes > MAX_SILENT_BYTES:

@@ -55,13 +55,6 @@ class SniffingDecoder:
         self._held: list[bytes] = []  # messages received before the decision
 
     @property
-    def frame_bytes(self) -> int:
-        """Bytes of one sample of all channels; 0 while messages must be decoded as they come."""
-        if self._held or not (self._decided and isinstance(self._decoder, PlainReader)):
-            return 0
-        return self._decoder.frame_bytes
-
-    @property
     def undecided(self) -> bool:
         """True while it buffers messages until this is decided."""
         return bool(self._held) and not self._decided
@@ -86,11 +79,14 @@ class SniffingDecoder:
         """True while the bytes so far hold more audio than the last limit; `feed` of b"" returns more of it."""
         return self._decided and not self._held and self._decoder.holds
 
-    def sniff(self, chunk: bytes) -> bool:
-        """Inspect the next message before it is fed; return whether it may be decoded inline. Raises: NotTaken."""
+    def sniff(self, chunk: bytes) -> LiveDecoder:
+        """Inspect the next message before it is fed; return its decoder, the found one once that is due alone.
+
+        Raises: NotTaken.
+        """
         if not self._decided:
             self._decide(b"".join([*self._held, chunk]), whole=False)
-        return self.inline
+        return self._decoder if self._decided and not (self._held or self._widens) else self
 
     def feed(self, chunk: bytes, limit_s: float) -> PCM:
         """Return the samples that `chunk` completes, (S, C) int16. Raises: MediaError."""

@@ -95,7 +95,6 @@ class Connection(ABC):
         self._backpressure = Backpressure(limits.max_backlog_s)
         self._short = ShortMessages()
         self._unread: deque[bytes | str] = deque()  # messages that arrived after reading was paused: one read at most
-        self._decoder = decoder
         max_piece_s = limits.max_backlog_s - self._backpressure.high_s
         self._decode_queue = DecodeQueue(context.pool, decoder, max_piece_s=max_piece_s, opened_s=self._opened_s)
         self._received_audio_s = context.metrics.audio_seconds[encoding]
@@ -194,8 +193,8 @@ class Connection(ABC):
 
     def _report(self) -> None:
         assert self._reason is not None, "recorded before the last state"
-        if self._decoder is not None:
-            self._results.repaired(self._decoder.losses)
+        if self._decode_queue.decoder is not None:
+            self._results.repaired(self._decode_queue.decoder.losses)
         if self._reason is CloseReason.SLOW_CONSUMER:
             self._metrics.slow_consumers.inc()
         self._metrics.sessions.labels(self.protocol, CLOSES[self._reason].outcome).inc()
@@ -293,8 +292,8 @@ class Connection(ABC):
             self._transition(ConnectionEvent.TOO_FAST)
             return
         self._results.audio_arrived(arrived_s)
-        if self._decoder is not None:
-            self._results.repaired(self._decoder.losses)
+        if self._decode_queue.decoder is not None:
+            self._results.repaired(self._decode_queue.decoder.losses)
         if not channel:  # a call with two channels counts once
             self._received_audio_s.inc(len(samples) / session.options.sample_rate)
         self._push(work)

@@ -107,8 +107,8 @@ class DeepgramStream(Connection):
         super().on_bad_audio(error)
 
     def _send_event(self, event: Event, timing: StepTiming | None) -> None:
-        if isinstance(event, Closed) and self._decoder is not None:
-            self._projector.warnings = self._decoder.warnings
+        if isinstance(event, Closed) and self._decode_queue.decoder is not None:
+            self._projector.warnings = self._decode_queue.decoder.warnings
         payload = self._projector.frame(event, timing, self._writer.write_s)
         if payload is not None:
             kind, flushed = kind_of(event)
