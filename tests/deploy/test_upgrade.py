@@ -15,8 +15,8 @@ from server.errors import TicketCode
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.edge import need
 from tests.support.needs import missing
-from tutti_asr_lab.trials.failover.__main__ import Fault, Plan, failover
-from tutti_asr_lab.trials.failover.report import FaultRun
+from tutti_asr_lab.trials.figures import FaultRun
+from tutti_asr_lab.trials.scenarios.failover import Fault, Plan, failover
 
 TICKETS_OF_VERSION_2 = "7181058327f85e4a0071f2e71bddd3078f1172e0"  # the newest commit with them
 pytestmark = pytest.mark.timeout(400)

@@ -16,8 +16,7 @@ from tests.support.deployment.edge import need
 from tutti_asr_client.connection_events import AudioLost, Connected
 from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.messages import Alternative, Channel, Results
-from tutti_asr_lab.trials.failover.__main__ import Fault, Plan, failover
-from tutti_asr_lab.trials.failover.report import (
+from tutti_asr_lab.trials.figures import (
     Failover,
     FaultRun,
     draw,
@@ -28,7 +27,8 @@ from tutti_asr_lab.trials.failover.report import (
     resume_times,
     since,
 )
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios
+from tutti_asr_lab.trials.scenarios.failover import Fault, Plan, failover
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios
 
 SMALL = Plan(replicas=2, streams=6, stream_s=8.0, fault_after_s=4.0)
 

@@ -20,7 +20,7 @@ from tests.support.deployment.edge import Hang, closed_port, first_server_is_dra
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import spell
-from tutti_asr_lab.trials.failover.proxies import PROXIES, Ports
+from tutti_asr_lab.trials.proxies import PROXIES, Ports
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

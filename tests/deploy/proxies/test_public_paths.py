@@ -17,7 +17,7 @@ from tests.support.deployment.chart import Manifest, of_kind, rendered
 from tests.support.deployment.edge import proxied
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tutti_asr_lab.trials.failover.proxies import PROXIES, Running
+from tutti_asr_lab.trials.proxies import PROXIES, Running
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

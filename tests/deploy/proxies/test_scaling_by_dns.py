@@ -14,7 +14,7 @@ from tests.support.deployment.dns import NameServer
 from tests.support.deployment.edge import listen, need, wait_until
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
-from tutti_asr_lab.trials.failover.proxies import Running
+from tutti_asr_lab.trials.proxies import Running
 
 Start = Callable[..., LiveServer]
 HOSTS = [f"127.0.0.{number}" for number in range(2, 6)]  # as containers: other addresses, the same port

@@ -21,7 +21,7 @@ from tests.support.deployment.edge import Tls, proxied
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, LiveServer, transcript
 from tests.support.servers.spelling import spell
-from tutti_asr_lab.trials.failover.proxies import PROXIES, Running
+from tutti_asr_lab.trials.proxies import PROXIES, Running
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from loadtest.generator.measures import LevelReport
 from loadtest.processes import Process
-from tutti_asr_lab.trials.failover import engine
-from tutti_asr_lab.trials.failover.report import figures
+from tutti_asr_lab.trials.figures import figures
+from tutti_asr_lab.trials.scenarios import engine
 
 
 def test_the_host_that_serves_is_the_one_started_first() -> None:

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from loadtest.generator.latencies import Latencies
 from loadtest.generator.measures import LevelReport, MinuteReport, ServerFigures
-from tutti_asr_lab.trials.failover import front_ends
-from tutti_asr_lab.trials.failover.front_ends import KilledFrontEnd, Server, judge
-from tutti_asr_lab.trials.failover.report import figures
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios
+from tutti_asr_lab.trials.figures import figures
+from tutti_asr_lab.trials.scenarios import front_ends
+from tutti_asr_lab.trials.scenarios.front_ends import KilledFrontEnd, Server, judge
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios
 
 
 @pytest.fixture(autouse=True)

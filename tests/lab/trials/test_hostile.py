@@ -18,11 +18,11 @@ from tests.support.clients.loadtest_bench import T0
 from tests.support.needs import need_ipv6
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
-from tutti_asr_lab.trials.hostile.__main__ import MEMORY_SHARE, Plan, errors_in, judge, total
 from tutti_asr_lab.trials.hostile.containers import broken
 from tutti_asr_lab.trials.hostile.raw_connection import Tally
 from tutti_asr_lab.trials.hostile.swarm import OF_KIND, Attack, Script, attack, target_at
 from tutti_asr_lab.trials.leftovers import IdleFigures, judge_leftovers
+from tutti_asr_lab.trials.scenarios.hostile import MEMORY_SHARE, Plan, errors_in, judge, total
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

@@ -18,8 +18,8 @@ from loadtest.measurement.run import measure
 from loadtest.reports.criteria import unmet
 from tests.support.clients.fake_listen import FakeListen
 from tests.support.clients.loadtest_bench import T0, settings, write_manifest
-from tutti_asr_lab.trials import noisy_neighbor
-from tutti_asr_lab.trials.noisy_neighbor import NoisyNeighbor, Offered, Plan, busy, figures, judge, run, visit
+from tutti_asr_lab.trials.scenarios import noisy_neighbor
+from tutti_asr_lab.trials.scenarios.noisy_neighbor import NoisyNeighbor, Offered, Plan, busy, figures, judge, run, visit
 
 SHORT = Plan(quiet_s=1, busy_s=2, after_s=1, visits=1, transition_s=1)
 

@@ -25,7 +25,7 @@ from tests.support.clients.loadtest_bench import T0, settings, write_manifest
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 from tutti_asr_lab.trials.leftovers import IdleFigures, judge_leftovers
-from tutti_asr_lab.trials.overload import Overload, Plan, judge, overload, run
+from tutti_asr_lab.trials.scenarios.overload import Overload, Plan, judge, overload, run
 
 Start = Callable[..., LiveServer]
 SLOTS = 4
@@ -129,7 +129,7 @@ def test_leaks_and_missing_figures_are_missed_criteria() -> None:
 def test_the_result_is_written_and_a_server_without_metrics_gives_exit_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tutti_asr_lab.trials.overload.IDLE_WITHIN_S", 0.0)
+    monkeypatch.setattr("tutti_asr_lab.trials.scenarios.overload.IDLE_WITHIN_S", 0.0)
     with FakeListen().in_thread() as server:
         base = settings(write_manifest(tmp_path))
         where = contextlib.nullcontext(server.url)

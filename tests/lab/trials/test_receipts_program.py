@@ -11,7 +11,7 @@ from loadtest.errors import BadSettings
 from loadtest.generator.recordings import load
 from loadtest.reports.criteria import unmet
 from tests.support.servers.receipted import shipped_server, with_keys
-from tutti_asr_lab.trials.receipts import Audited, Plan, Receipts, Streams, audit, judge, markdown
+from tutti_asr_lab.trials.scenarios.receipts import Audited, Plan, Receipts, Streams, audit, judge, markdown
 
 
 def test_streams_under_load_are_the_same_alone_as_on_a_processor_with_avx2(tmp_path: Path) -> None:

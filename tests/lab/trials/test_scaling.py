@@ -15,12 +15,12 @@ from loadtest.reports.criteria import unmet
 from loadtest.reports.environment import describe
 from tests.support.deployment.edge import need
 from tutti_asr_lab.simulation.autoscaling import ScalingRule
-from tutti_asr_lab.trials.failover.report import figures
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome
+from tutti_asr_lab.trials.calls import Plan, schedule
+from tutti_asr_lab.trials.figures import figures
+from tutti_asr_lab.trials.scaled_replicas import Moment, Record
 from tutti_asr_lab.trials.scaling.__main__ import scaled
-from tutti_asr_lab.trials.scaling.calls import Plan, schedule
-from tutti_asr_lab.trials.scaling.replicas import Moment, Record
-from tutti_asr_lab.trials.scaling.report import Played, Row, Scaling, concluded, judge, markdown, rows, write
+from tutti_asr_lab.trials.scenarios.scaling import Played, Row, Scaling, concluded, judge, markdown, rows, write
+from tutti_asr_lab.trials.streams import Audio, Outcome
 
 # Two replicas, a third when the calls double in eight seconds, and two again.
 SHORT = Plan(calls=9, doublings=1, rise_s=8.0, hold_s=7.0, call_s=6.0, plain=0.1, least=2, down_window_s=4.0, audios=6)

@@ -16,7 +16,7 @@ from loadtest.reports.criteria import unmet
 from loadtest.reports.environment import describe
 from tests.support.clients.fake_listen import FakeListen, Plan
 from tests.support.clients.loadtest_bench import T0, settings, write_manifest
-from tutti_asr_lab.trials import soak as soak_module
+from tutti_asr_lab.trials.scenarios import soak as soak_module
 from tutti_asr_lab.trials.stability import Rule, Soak, soak_markdown
 
 MINUTES = 10

@@ -10,7 +10,7 @@ import pytest
 from loadtest.errors import BadSettings
 from loadtest.reports.criteria import unmet
 from tests.support.servers.live_server import LiveServer
-from tutti_asr_lab.trials import storm
+from tutti_asr_lab.trials.scenarios import storm
 
 Start = Callable[..., LiveServer]
 

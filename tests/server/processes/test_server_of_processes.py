@@ -25,7 +25,7 @@ from loadtest.served import free_port, is_ready, serve_command
 from model.checkpoint import SHIPPED
 from server.operations.process import EXIT_LOST
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, WITHIN_S, FrontEnds, speech
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome
+from tutti_asr_lab.trials.streams import Audio, Outcome
 
 STREAM_S = 5.0
 AT_ONCE_S = 0.5

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from loadtest.processes import Process
 from tests.server.processes.test_server_of_processes import AT_ONCE_S, STREAM_S, check, during, model, texts_of
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, FrontEnds, speech
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome
+from tutti_asr_lab.trials.streams import Audio, Outcome
 
 ENGINES = ("--engines", "2", "--threads", "1")
 LIMIT = 8

@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 from tests.support.needs import missing
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, LiveServer
-from tutti_asr_lab.trials.failover.proxies import PROXIES, Ports, Proxy, Running
+from tutti_asr_lab.trials.proxies import PROXIES, Ports, Proxy, Running
 
 # Shortened health check intervals. Check timeouts stay as shipped: the tests' servers share one process, and a server
 # delayed by another one must not count as failed.

@@ -17,7 +17,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from loadtest.processes import Process, connections, tree
 from loadtest.served import served_process
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_plain, play_resumable
 
 WITHIN_S = 30.0
 FRONT_END, ENGINE_HOST = "front_end", "engine_host"

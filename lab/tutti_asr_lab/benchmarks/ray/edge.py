@@ -13,7 +13,7 @@ import deploy.ray
 from deploy.ray.backends import Backend, HAProxyError, Places, RuntimeApi, State
 from loadtest import served
 from loadtest.errors import PeerMissing
-from tutti_asr_lab.trials.failover.proxies import Ports
+from tutti_asr_lab.trials.proxies import Ports
 
 CONFIG = Path(deploy.ray.__file__).parent / "haproxy.cfg"
 READY_WITHIN_S = 10.0

@@ -33,8 +33,8 @@ from loadtest.reports import pages
 from loadtest.reports.criteria import Criterion, conclude, table
 from loadtest.reports.environment import Environment, describe
 from tutti_asr_lab.benchmarks.ray.edge import Edge, edge
-from tutti_asr_lab.trials.failover.replicas import environment, replicas
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios, play_resumable
+from tutti_asr_lab.trials.replicas import environment, replicas
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_resumable
 
 NAME = "ray"
 STORE_BYTES = 80 * 2**20  # minimum; Ray's object store is not used

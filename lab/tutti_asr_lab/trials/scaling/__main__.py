@@ -23,12 +23,12 @@ from loadtest.program import EXIT_BAD, EXIT_OK, RESULTS, Folder, Seed, carry_out
 from loadtest.reports import pages
 from loadtest.reports.criteria import show, unmet
 from loadtest.reports.environment import describe
-from tutti_asr_lab.trials.failover.proxies import PROXIES, Proxy
-from tutti_asr_lab.trials.failover.replicas import environment
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome, play_plain, play_resumable, reference_texts
-from tutti_asr_lab.trials.scaling.calls import Call, Plan, recordings, schedule
-from tutti_asr_lab.trials.scaling.replicas import PLACES, PREFIX, ScaledReplicas
-from tutti_asr_lab.trials.scaling.report import Played, Row, Scaling, concluded, ideal, write
+from tutti_asr_lab.trials.calls import Call, Plan, recordings, schedule
+from tutti_asr_lab.trials.proxies import PROXIES, Proxy
+from tutti_asr_lab.trials.replicas import environment
+from tutti_asr_lab.trials.scaled_replicas import PLACES, PREFIX, ScaledReplicas
+from tutti_asr_lab.trials.scenarios.scaling import Played, Row, Scaling, concluded, ideal, write
+from tutti_asr_lab.trials.streams import Audio, Outcome, play_plain, play_resumable, reference_texts
 
 CHEAP = {"TUTTI_FRONT_ENDS": "0", "TUTTI_DECODER": "greedy", "OMP_NUM_THREADS": "1"}
 """One process and a cheap decoder, since the replicas share the machine."""

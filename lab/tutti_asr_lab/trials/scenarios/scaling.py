@@ -15,10 +15,10 @@ from loadtest.reports import pages
 from loadtest.reports.criteria import Criterion, table
 from loadtest.reports.environment import Environment
 from loadtest.reports.pages import place_lines
-from tutti_asr_lab.trials.failover.report import StreamFigures, figures
-from tutti_asr_lab.trials.failover.streams import Outcome
-from tutti_asr_lab.trials.scaling.calls import OPENED_WITHIN_S, Plan
-from tutti_asr_lab.trials.scaling.replicas import Moment, Record
+from tutti_asr_lab.trials.calls import OPENED_WITHIN_S, Plan
+from tutti_asr_lab.trials.figures import StreamFigures, figures
+from tutti_asr_lab.trials.scaled_replicas import Moment, Record
+from tutti_asr_lab.trials.streams import Outcome
 
 NAME = "scaling"
 REFUSED_AT_MOST, TOO_MANY_AT_MOST = 1.0, 33.4

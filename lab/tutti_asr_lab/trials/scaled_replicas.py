@@ -17,7 +17,7 @@ from loadtest.errors import ServerNotReady
 from loadtest.measurement.server_metrics import SESSIONS, SESSIONS_MAX, metrics_at
 from tutti_asr_lab.simulation.autoscaling import AgedLoad, Autoscaler, load_in_replicas
 from tutti_asr_lab.simulation.fleet import FleetSettings
-from tutti_asr_lab.trials.failover.replicas import Replica
+from tutti_asr_lab.trials.replicas import Replica
 
 LOOKS_EVERY_S = 0.5
 """Time between two readings of the metrics; the rule decides at its own interval."""

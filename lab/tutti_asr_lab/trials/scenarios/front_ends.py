@@ -38,8 +38,8 @@ from loadtest.reports.environment import Environment, describe
 from loadtest.reports.pages import place_lines
 from loadtest.served import get, is_ready, served_process
 from tutti_asr_lab.planning.loopback import SILENT, open_stream
-from tutti_asr_lab.trials.failover.report import StreamFigures, figures, since
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios, play_plain, play_resumable
+from tutti_asr_lab.trials.figures import StreamFigures, figures, since
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_plain, play_resumable
 
 FRONT_END = "front_end"
 SPARE = 8  # slots above the number of streams, since an ending stream and its successor overlap

@@ -12,7 +12,7 @@ from loadtest.generator.settings import SAMPLE_RATE
 from tutti_asr_lab.simulation.autoscaling import ScalingRule
 from tutti_asr_lab.simulation.fleet import FleetSettings
 from tutti_asr_lab.simulation.profile import Profile
-from tutti_asr_lab.trials.failover.streams import Audio, audios
+from tutti_asr_lab.trials.streams import Audio, audios
 
 DOUBLES_IN_S = 120.0
 """Time in which the load doubles where the chart's autoscaler is to follow: docs/sizing.md."""

@@ -32,8 +32,8 @@ from loadtest.reports.criteria import Criterion, conclude, table
 from loadtest.reports.environment import Environment
 from loadtest.reports.pages import place_lines
 from loadtest.served import ALL_IN, post, served_process
-from tutti_asr_lab.trials.failover.report import StreamFigures, figures
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios, play_resumable
+from tutti_asr_lab.trials.figures import StreamFigures, figures
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_resumable
 
 HOST = "engine_host"
 KILLED_S, RESTARTED_S = 1.5, 0.5  # bars on the latest answer of all

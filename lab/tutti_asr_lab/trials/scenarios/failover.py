@@ -26,9 +26,7 @@ from loadtest.reports import pages
 from loadtest.reports.criteria import show, unmet
 from loadtest.reports.environment import describe
 from loadtest.served import ROOT
-from tutti_asr_lab.trials.failover.proxies import PROXIES, SHIPPED_REPLICAS
-from tutti_asr_lab.trials.failover.replicas import Replica, replicas
-from tutti_asr_lab.trials.failover.report import (
+from tutti_asr_lab.trials.figures import (
     NAME,
     FaultRun,
     caught_up_times,
@@ -40,7 +38,9 @@ from tutti_asr_lab.trials.failover.report import (
     resume_times,
     since,
 )
-from tutti_asr_lab.trials.failover.streams import Audio, Outcome, audios, play_plain, play_resumable, reference_texts
+from tutti_asr_lab.trials.proxies import PROXIES, SHIPPED_REPLICAS
+from tutti_asr_lab.trials.replicas import Replica, replicas
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_plain, play_resumable, reference_texts
 
 DIFFERENT_AUDIOS = 12
 """Number of distinct audios; each is first played without a fault, which takes time."""

@@ -16,7 +16,7 @@ from loadtest.measurement.plot import picture
 from loadtest.reports.criteria import Criterion, table
 from loadtest.reports.environment import Environment
 from loadtest.reports.pages import place_lines
-from tutti_asr_lab.trials.failover.streams import Outcome
+from tutti_asr_lab.trials.streams import Outcome
 
 NAME = "failover"
 MAX_PROBLEMS = 20
