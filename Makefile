@@ -40,7 +40,7 @@ test-all: setup  ## all tests, half an hour; continuous integration leaves out t
 test-release: setup  ## the tests that .ci/run leaves out, twenty minutes: every night, and before a release
 	@$(BIN)/python tests/ecosystem/environments.py serving
 	@$(PYTEST) -m release
-	@$(BIN)/python -m tutti_asr_lab.trials.soak --minutes 3 --warmup-s 30 --capacity 100 --folder build/soak
+	@$(BIN)/python -m tutti_asr_lab.trials soak --minutes 3 --warmup-s 30 --capacity 100 --folder build/soak
 
 test-lab: setup  ## the tests of training, planning and trials: every night, and before a release
 	@$(PYTEST) -m 'not image' tests/lab

@@ -15,8 +15,8 @@ from server.errors import TicketCode
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.edge import need
 from tests.support.needs import missing
-from tutti_asr_lab.trials.figures import FaultRun
 from tutti_asr_lab.trials.scenarios.failover import Fault, Plan, failover
+from tutti_asr_lab.trials.trial import TrialReport
 
 TICKETS_OF_VERSION_2 = "7181058327f85e4a0071f2e71bddd3078f1172e0"  # the newest commit with them
 pytestmark = pytest.mark.timeout(400)
@@ -32,7 +32,7 @@ def tree_of(commit: str, folder: Path) -> Path:
     return folder
 
 
-def upgraded_from(tree: Path) -> FaultRun:
+def upgraded_from(tree: Path) -> TrialReport:
     """Replace two replicas of an earlier version by this one, while resumable, short and long plain streams run."""
     plan = Plan(
         fault=Fault.ROLLING,
@@ -44,16 +44,26 @@ def upgraded_from(tree: Path) -> FaultRun:
         drain_timeout_s=3.0,
         previous=tree,
     )
-    return asyncio.run(failover(plan, "", lambda _: None))
+    return asyncio.run(failover(plan))
+
+
+def test_an_upgrade_from_the_last_release_loses_nothing(tmp_path: Path) -> None:
+    need("haproxy")
+    tree = tree_of(releases()[RELEASE].commit, tmp_path)
+    installed = tree / f"tutti-{RELEASE}.dist-info"  # what an installation adds: it reports its version from there
+    installed.mkdir()
+    (installed / "METADATA").write_text(METADATA.format(RELEASE))
+    run = upgraded_from(tree)
+    assert not unmet(run.bars), run
+    assert run.figures["Resumable"].by_replay >= 1, "it issued no tickets"
+    assert run.figures["Short"].streams > 10
 
 
 def test_tickets_of_another_version_are_refused_by_name_and_no_audio_is_lost(tmp_path: Path) -> None:
     need("haproxy")
     run = upgraded_from(tree_of(TICKETS_OF_VERSION_2, tmp_path))
     assert not unmet(run.bars), run
-    assert run.short is not None
-    assert run.short.streams > 10
-    found = run.resumable
+    found = run.figures["Resumable"]
     assert set(found.refused_tickets) == {TicketCode.VERSION}
     assert found.by_replay == found.refused_tickets[TicketCode.VERSION]
     assert found.by_ticket + found.by_replay == found.reconnections, "the others move among replicas of one version"

@@ -22,6 +22,10 @@ ENDS_WITHIN_S = 60.0
 """Time beyond the drain timeout for the flush and the exit of the process."""
 
 
+CHEAP = {"TUTTI_FRONT_ENDS": "0", "TUTTI_DECODER": "greedy"}
+"""One process and a cheap decoder, since the replicas share the machine. Variables: 0.1.0 lacks the options."""
+
+
 @dataclass(slots=True)
 class Replica:
     """A server on a fixed port; a restart replaces its process.

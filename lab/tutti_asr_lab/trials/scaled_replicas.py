@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,15 +15,23 @@ from deploy.ray.backends import Backend, Places, RuntimeApi, State
 from loadtest import served
 from loadtest.errors import ServerNotReady
 from loadtest.measurement.server_metrics import SESSIONS, SESSIONS_MAX, metrics_at
-from tutti_asr_lab.simulation.autoscaling import AgedLoad, Autoscaler, load_in_replicas
-from tutti_asr_lab.simulation.fleet import FleetSettings
+from tutti_asr_lab.simulation.autoscaling import AgedLoad, Autoscaler, ScalingRule, load_in_replicas
 from tutti_asr_lab.trials.replicas import Replica
+from tutti_asr_lab.trials.trial import say
 
 LOOKS_EVERY_S = 0.5
 """Time between two readings of the metrics; the rule decides at its own interval."""
 
 PLACES = 16
 PREFIX = "replica-"  # of HAProxy's places, as in deploy/haproxy/haproxy.cfg
+
+
+class ScaledTimes(msgspec.Struct, frozen=True):
+    """Seconds from a decision until a replica is ready, age of the load that the rule sees, longest drain."""
+
+    start_s: float
+    metric_age_s: float
+    drain_s: float
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -78,20 +86,19 @@ class ScaledReplicas:
 
     def __init__(
         self,
-        settings: FleetSettings,
+        rule: ScalingRule,
+        times: ScaledTimes,
         control: str,
         options: Sequence[str],
         environment: Mapping[str, str],
-        progress: Callable[[str], None],
     ) -> None:
         """`control`: address of HAProxy's runtime API."""
         self.record = Record()
-        self._settings = settings
-        self._autoscaler = Autoscaler(settings.rule)
-        self._load = AgedLoad(settings.metric_age_s)
+        self._rule, self._times = rule, times
+        self._autoscaler = Autoscaler(rule)
+        self._load = AgedLoad(times.metric_age_s)
         self._places, self._haproxy = Places(PLACES, prefix=PREFIX), RuntimeApi(control)
         self._options, self._environment = options, dict(environment)
-        self._progress = progress
         self._members: list[_Member] = []
         self._began_s = 0.0
         self._decides_s = 0.0
@@ -118,7 +125,7 @@ class ScaledReplicas:
             while not over.is_set():
                 await self._turn(tasks)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(over.wait(), min(LOOKS_EVERY_S, self._settings.rule.sync_s))
+                    await asyncio.wait_for(over.wait(), min(LOOKS_EVERY_S, self._rule.sync_s))
 
     def _now(self) -> float:
         return time.monotonic() - self._began_s
@@ -133,7 +140,7 @@ class ScaledReplicas:
         now = self._now()
         seen = self._load.see(now, load)
         if now >= self._decides_s:
-            self._decides_s += self._settings.rule.sync_s
+            self._decides_s += self._rule.sync_s
             self._scale(now, seen, tasks)
         await self._update_haproxy()
         ready, draining = len(self._takes_calls()), sum(member.draining for member in self._members)
@@ -179,20 +186,20 @@ class ScaledReplicas:
 
     async def _start(self, member: _Member) -> None:
         """Start a replica. It takes calls no sooner than a pod would, which has to be placed first."""
-        self._progress(f"{member.decided_s:.0f} s: {member.name} starting")
+        say(f"{member.decided_s:.0f} s: {member.name} starting")
         await member.replica.start()
-        await asyncio.sleep(member.decided_s + self._settings.start_s - self._now())
+        await asyncio.sleep(member.decided_s + self._times.start_s - self._now())
         if not member.draining:
             member.ready_s = self._now()
             self.record.starts_s.append(round(member.ready_s - member.decided_s, 2))
 
     async def _drain(self, member: _Member) -> None:
         """Drain by SIGTERM, as Kubernetes and systemd do: resumable calls move, the others end by themselves."""
-        self._progress(f"{self._now():.0f} s: {member.name} draining")
+        say(f"{self._now():.0f} s: {member.name} draining")
         self.record.drains += 1
         if member.start is not None:
             await asyncio.wait({member.start})  # while it starts, a signal would end it
-        self.record.codes.append(await member.replica.drained(self._settings.drain_s))
+        self.record.codes.append(await member.replica.drained(self._times.drain_s))
 
     async def _update_haproxy(self) -> None:
         backends = {

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.errors import NoReference
 from loadtest.generator.composition import compose, read_recordings
+from loadtest.generator.level import Schedule
 from loadtest.generator.settings import SAMPLE_RATE
 from tutti_asr_client.connection_events import Connected, ConnectionEvents, Event, Waiting
 from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused
@@ -90,7 +93,19 @@ def audios(count: int, seconds: float, seed: int) -> list[Audio]:
     return made
 
 
-async def reference_texts(url: str, wanted: list[Audio]) -> dict[str, str]:
+async def play_during(
+    url: str, audios: Sequence[Audio], count: int, schedule: Schedule, outcomes: list[Outcome]
+) -> None:
+    """Play `count` resumable streams at once, each followed by another, as long as they end within the level."""
+
+    async def play(audio: Audio) -> None:
+        while time.perf_counter() < schedule.end_s - audio.duration_s:
+            outcomes.append(await play_resumable(url, audio))
+
+    await asyncio.gather(*(play(audio) for audio in islice(cycle(audios), count)))
+
+
+async def reference_texts(url: str, wanted: Sequence[Audio]) -> dict[str, str]:
     """Return each audio's text without a fault, played one at a time at full speed. Raises: NoReference."""
     texts: dict[str, str] = {}
     for audio in wanted:

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -16,57 +15,29 @@ from tests.support.deployment.edge import need
 from tutti_asr_client.connection_events import AudioLost, Connected
 from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.messages import Alternative, Channel, Results
-from tutti_asr_lab.trials.figures import (
-    Failover,
-    FaultRun,
-    draw,
-    figures,
-    judge,
-    markdown,
-    merged,
-    resume_times,
-    since,
-)
-from tutti_asr_lab.trials.scenarios.failover import Fault, Plan, failover
+from tutti_asr_lab.trials.figures import figures, resume_times, since
+from tutti_asr_lab.trials.scenarios.failover import Fault, Plan, failover, judge
 from tutti_asr_lab.trials.streams import Audio, Outcome, audios
+from tutti_asr_lab.trials.trial import TrialReport
 
-SMALL = Plan(replicas=2, streams=6, stream_s=8.0, fault_after_s=4.0)
+SMALL = Plan(fault=Fault.KILL, replicas=2, streams=6, stream_s=8.0, fault_after_s=4.0)
 
 
 @pytest.fixture(scope="module")
-def killed() -> FaultRun:
+def killed() -> TrialReport:
     """Run six streams through HAProxy, of whose two replicas one is killed."""
     need("haproxy")
-    return asyncio.run(failover(SMALL, "command", lambda _: None))
+    return asyncio.run(failover(SMALL))
 
 
-def test_streams_of_a_killed_replica_resume_with_the_same_text(killed: FaultRun) -> None:
-    assert not unmet(killed.bars), killed.resumable
-    found = killed.resumable
+def test_streams_of_a_killed_replica_resume_with_the_same_text(killed: TrialReport) -> None:
+    assert not unmet(killed.bars), killed.lines
+    found = killed.figures["Resumable"]
     assert (found.streams, found.finished, found.equal, found.lost_s) == (6, 6, 6, 0.0)
     assert found.interrupted == found.reconnections == found.by_ticket
     assert 2 <= found.interrupted <= 4, "half of the streams, by least connections"
     assert set(found.closes) == {1006}
-    assert killed.resume_ms is not None
-    assert killed.since_fault_ms is not None
-    assert killed.since_fault_ms.count == found.interrupted
-
-
-def test_results_of_other_proxies_and_faults_are_kept(tmp_path: Path, killed: FaultRun) -> None:
-    path = tmp_path / "failover.json"
-    path.write_text("something else")
-    other = msgspec.structs.replace(killed, proxy="nginx")
-    newer = msgspec.structs.replace(killed, command="a newer one")
-    document = Failover(())
-    for run in (killed, other, newer):
-        document = merged(path, run)
-        path.write_bytes(msgspec.json.encode(document))
-    assert [(run.proxy, run.command) for run in document.runs] == [("haproxy", "a newer one"), ("nginx", "command")]
-    page = markdown(document)
-    assert "## nginx, kill" in page
-    assert "`a newer one`" in page
-    draw(document, tmp_path / "failover.png")
-    assert (tmp_path / "failover.png").stat().st_size > 10_000
+    assert killed.figures["resume_ms"].count == killed.figures["since_fault_ms"].count == found.interrupted
 
 
 def outcome(text: str = "a b", *, finished: bool = True, told_s: float = 2.0) -> Outcome:
@@ -134,11 +105,9 @@ def test_audios_have_the_given_length_and_differ() -> None:
     "wrong",
     [
         {"proxy": "varnish"},
-        {"replicas": 1},
-        {"replicas": 4},
         {"fault_after_s": 0.5},
         {"fault_after_s": 9.0},
-        {"fault": Fault.ROLLING, "drain_timeout_s": 1.0},
+        {"previous": Path()},
     ],
 )
 def test_an_invalid_plan_is_rejected(wrong: dict[str, object]) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from loadtest.generator.measures import LevelReport
 from loadtest.processes import Process
+from tutti_asr_lab.trials.__main__ import app
 from tutti_asr_lab.trials.figures import figures
 from tutti_asr_lab.trials.scenarios import engine
 
@@ -28,18 +28,29 @@ def test_the_host_that_serves_is_the_one_started_first() -> None:
 
 def test_a_short_run_loses_nothing(tmp_path: Path) -> None:
     """Two kills under a few streams."""
-    app = typer.Typer()
-    app.command()(engine.main)
-    words = ["--streams", "4", "--stream-s", "4", "--resumable", "2", "--every-s", "6", "--seconds", "12", "--folder"]
+    words = [
+        "engine",
+        "--streams",
+        "4",
+        "--stream-s",
+        "4",
+        "--resumable",
+        "2",
+        "--every-s",
+        "6",
+        "--seconds",
+        "12",
+        "--folder",
+    ]
     found = CliRunner().invoke(app, [*words, str(tmp_path)])
     document = msgspec.json.decode((tmp_path / "engine_kill.json").read_bytes())
     assert found.exit_code == 0, [
         bar for bar in document["bars"] if bar["found"] is None or bar["found"] > bar["at_most"]
     ]
-    assert document["losses"] == 2
-    assert document["level"]["compared"] > 0
-    assert len(document["latest_s"]) == 2
-    assert not document["left_over"]
+    assert document["figures"]["losses"] == 2
+    assert document["levels"][0]["compared"] > 0
+    assert len(document["figures"]["latest_s"]) == 2
+    assert not document["figures"]["left_over"]
 
 
 def test_every_kind_of_loss_is_judged() -> None:

@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from loadtest.generator.latencies import Latencies
 from loadtest.generator.measures import LevelReport, MinuteReport, ServerFigures
+from tutti_asr_lab.trials.__main__ import app
 from tutti_asr_lab.trials.figures import figures
-from tutti_asr_lab.trials.scenarios import front_ends
 from tutti_asr_lab.trials.scenarios.front_ends import KilledFrontEnd, Server, judge
 from tutti_asr_lab.trials.streams import Audio, Outcome, audios
 
@@ -25,9 +24,7 @@ def without_spare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, *words: str) -> dict[str, Any]:
-    app = typer.Typer()
-    app.command()(front_ends.main)
-    found = CliRunner().invoke(app, [*words, "--folder", str(folder)])
+    found = CliRunner().invoke(app, ["front_ends", *words, "--folder", str(folder)])
     [path] = folder.glob("*.json")
     document: dict[str, Any] = msgspec.json.decode(path.read_bytes())
     assert found.exit_code == 0, document["bars"]
@@ -36,7 +33,7 @@ def run(folder: Path, *words: str) -> dict[str, Any]:
 
 def test_connections_are_balanced_again_after_a_loss(tmp_path: Path) -> None:
     document = run(tmp_path, "--loss", "balance", "--front-ends", "2", "--streams", "40")
-    assert [sum(counts) for counts in document["connections"]] == [40, 40]
+    assert [sum(counts) for counts in document["figures"]["connections"].values()] == [40, 40]
     assert "Connections of each front end after the loss: 20, 20." in (tmp_path / "front_ends_balance.md").read_text()
 
 

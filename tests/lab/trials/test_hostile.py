@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from tests.support.clients.loadtest_bench import T0
 from tests.support.needs import need_ipv6
@@ -114,7 +113,7 @@ def level(p98_s: float, **changes: object) -> LevelReport:
     return msgspec.structs.replace(report, **({"compared": 5} | changes))
 
 
-SENT = Script(100)
+SENT = Plan(messages=100, rounds=3)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +146,8 @@ def test_the_median_of_the_rounds_is_judged_and_a_round_without_figures_is_misse
 
 
 def test_messages_are_distributed_over_rounds_and_tallies_are_summed() -> None:
-    scripts = Plan(Script(100), rounds=3).scripts
-    assert [script.messages for script in scripts] == [34, 34, 34]
-    assert len({script.seed for script in (*scripts, Plan(Script(100), rounds=3).warm_up)}) == 4
+    assert [script.messages for script in SENT.scripts] == [1_000, 34, 34, 34]
+    assert len({script.seed for script in SENT.scripts}) == 4
     added = total([Tally(3, statuses={400: 1}, problems={"x": 1}), Tally(4, statuses={400: 2, 401: 1})])
     assert (added.messages, added.statuses, added.problems) == (7, {400: 3, 401: 1}, {"x": 1})
 
@@ -162,11 +160,3 @@ def test_errors_in_the_log_are_counted(tmp_path: Path) -> None:
     ]
     (tmp_path / "log").write_text("\n".join(map(json.dumps, rows)) + "\nTraceback (most recent call last):\n")
     assert errors_in(tmp_path / "log") == {"bad": 2, "Traceback (most recent call last):": 1}
-
-
-def test_a_plan_without_messages_is_rejected() -> None:
-    for script in (Script(0), Script(1, per_s=0), Script(1, at_a_time=0)):
-        with pytest.raises(BadSettings):
-            Plan(script)
-    with pytest.raises(BadSettings):
-        Plan(Script(1), rounds=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,17 +14,20 @@ import pytest
 from loadtest.errors import BadSettings, ServerNotReady
 from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
-from loadtest.measurement.run import measure
+from loadtest.generator.settings import LoadSettings
+from loadtest.measurement.report import Result
+from loadtest.measurement.run import Alongside, measure
 from loadtest.reports.criteria import unmet
 from tests.support.clients.fake_listen import FakeListen
 from tests.support.clients.loadtest_bench import T0, settings, write_manifest
 from tutti_asr_lab.trials.scenarios import noisy_neighbor
-from tutti_asr_lab.trials.scenarios.noisy_neighbor import NoisyNeighbor, Offered, Plan, busy, figures, judge, run, visit
+from tutti_asr_lab.trials.scenarios.noisy_neighbor import Phase, Plan, busy, figures, judge, visit
+from tutti_asr_lab.trials.trial import TrialReport, write
 
-SHORT = Plan(quiet_s=1, busy_s=2, after_s=1, visits=1, transition_s=1)
+SHORT = Plan(quiet=1, busy_s=2, after=1, visits=1, transition=1)
 
 
-def measured(p98_ms: list[float], plan: Plan, **changes: object) -> Offered:
+def measured(p98_ms: list[float], plan: Plan, **changes: object) -> tuple[LevelReport, tuple[Phase, ...]]:
     """Return a level with these latencies by second, fifty open streams, and a limit that falls by one per second."""
     measures = LevelMeasures(T0, T0 + len(p98_ms), {}, period_s=1.0)
     for second, latency_ms in enumerate(p98_ms):
@@ -39,11 +42,12 @@ def measured(p98_ms: list[float], plan: Plan, **changes: object) -> Offered:
         server=ServerFigures(),
         by_minute=servers,
     )
-    return figures(plan, msgspec.structs.replace(report, **changes), measures.minutes)
+    level = msgspec.structs.replace(report, **changes)
+    return level, figures(plan, level, measures.minutes)
 
 
 def test_phases_cover_the_plan_and_only_the_start_of_visits_is_not_judged() -> None:
-    plan = Plan(quiet_s=10, busy_s=8, after_s=5, visits=2, transition_s=3)
+    plan = Plan(quiet=10, busy_s=8, after=5, visits=2, transition=3)
     phases = plan.phases()
     assert [(phase.from_s, phase.to_s) for phase in phases] == [
         (0, 10),
@@ -59,19 +63,16 @@ def test_phases_cover_the_plan_and_only_the_start_of_visits_is_not_judged() -> N
     assert plan.visits_s == ((10, 18), (23, 31))
 
 
-@pytest.mark.parametrize("wrong", [{"visits": 0}, {"quiet_s": 0}, {"busy_s": 3, "transition_s": 3}])
-def test_a_plan_without_visits_or_with_only_transition_is_rejected(wrong: dict[str, int]) -> None:
+def test_a_plan_with_only_transition_is_rejected() -> None:
     with pytest.raises(BadSettings):
-        Plan(**wrong)
+        Plan(busy_s=3, transition=3)
 
 
 def test_figures_of_a_phase_are_those_of_its_seconds() -> None:
-    offered = measured([10.0, 300.0, 50.0, 20.0], SHORT)
-    found = {phase.name: phase for phase in offered.phases}
-    p98 = {name: round(phase.chunk_latency_ms.p98) for name, phase in found.items() if phase.chunk_latency_ms}
+    _, phases = measured([10.0, 300.0, 50.0, 20.0], SHORT)
+    p98 = {phase.name: round(phase.chunk_latency_ms.p98) for phase in phases if phase.chunk_latency_ms}
     assert p98 == {"before": 10, "visit 1, first 1 s": 300, "visit 1, the rest": 50, "after visit 1": 20}
-    assert [(phase.open, phase.limit) for phase in offered.phases] == [(50, 90), (50, 89), (50, 88), (50, 87)]
-    assert [second.limit for second in offered.seconds] == [90, 89, 88, 87]
+    assert [(phase.open, phase.limit) for phase in phases] == [(50, 90), (50, 89), (50, 88), (50, 87)]
 
 
 @pytest.mark.parametrize(
@@ -87,12 +88,12 @@ def test_figures_of_a_phase_are_those_of_its_seconds() -> None:
 def test_the_objective_applies_to_all_phases_but_the_start_of_a_visit(
     p98_ms: list[float], changes: dict[str, object], missed: list[str]
 ) -> None:
-    assert [bar.what for bar in judge(measured(p98_ms, SHORT, **changes)) if not bar.met] == missed
+    assert [bar.what for bar in judge(*measured(p98_ms, SHORT, **changes)) if not bar.met] == missed
 
 
 def test_an_interrupted_level_has_the_phases_that_it_reached() -> None:
-    offered = measured([10.0, 10.0], SHORT)
-    assert [phase.name for phase in offered.phases] == ["before", "visit 1, first 1 s"]
+    _, phases = measured([10.0, 10.0], SHORT)
+    assert [phase.name for phase in phases] == ["before", "visit 1, first 1 s"]
 
 
 def alive(pid: int) -> bool:
@@ -144,7 +145,9 @@ def test_a_canceled_visit_stops_its_processes(monkeypatch: pytest.MonkeyPatch) -
 
     async def work() -> None:
         schedule = Schedule(begin_s=-1.0, from_s=-1.0, end_s=60.0, spread_s=0.0)
-        visiting = asyncio.create_task(visit(Plan(1, 30, 1, 1, 1), 1, schedule, lambda: 0.0))
+        visiting = asyncio.create_task(
+            visit(Plan(quiet=1, busy_s=30, after=1, visits=1, transition=1), 1, lambda: 0.0, schedule)
+        )
         await come.wait()
         visiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -171,31 +174,26 @@ def test_a_task_alongside_a_level_starts_and_ends_with_it(tmp_path: Path) -> Non
     assert seen[1:] == ["over"]
 
 
-@pytest.fixture
-def measured_short(tmp_path: Path) -> Callable[[], tuple[int, NoisyNeighbor, str]]:
-    def work() -> tuple[int, NoisyNeighbor, str]:
-        with FakeListen().in_thread() as server:
-            base = settings(write_manifest(tmp_path), streams=(1, 2))
-            code = run(lambda: contextlib.nullcontext(server.url), SHORT, base, tmp_path, "command", processes=1)
-        kept = msgspec.json.decode((tmp_path / "noisy_neighbor.json").read_bytes(), type=NoisyNeighbor)
-        return code, kept, (tmp_path / "noisy_neighbor.md").read_text()
-
-    return work
-
-
-def test_a_short_run_writes_document_page_and_plot(
-    measured_short: Callable[[], tuple[int, NoisyNeighbor, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_run_writes_document_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = watch_starts(monkeypatch)
-    code, kept, page = measured_short()
-    assert code == bool(unmet(kept.bars))
+    monkeypatch.setattr(noisy_neighbor, "ARRIVAL_S", 0.1)
+    real = noisy_neighbor.measure
+    small = settings(write_manifest(tmp_path))
+
+    def measured_small(asked: LoadSettings, alongside: Alongside) -> Result:
+        return real(replace(asked, manifest=small.manifest, drain_s=0.4, stream_s=None), alongside)
+
+    monkeypatch.setattr(noisy_neighbor, "measure", measured_small)
+    with FakeListen().in_thread() as server:
+        plan = replace(SHORT, streams="1,2", processes=1, url=server.url)
+        report = noisy_neighbor.play(plan)
+    assert write(report, tmp_path, "noisy_neighbor") == bool(unmet(report.bars))
     assert len(started) == 2, "a process for each of the two levels"
     assert not any(map(alive, started))
-    assert [offered.level.streams for offered in kept.levels] == [1, 2]
-    assert all(len(offered.seconds) == SHORT.seconds for offered in kept.levels)
-    assert {phase.name for offered in kept.levels for phase in offered.phases} == {p.name for p in SHORT.phases()}
-    assert "`command`" in page
-    assert "visit 1, the rest" in page
+    kept = msgspec.json.decode((tmp_path / "noisy_neighbor.json").read_bytes(), type=TrialReport)
+    assert [level.streams for level in kept.levels] == [1, 2]
+    assert [len(panel.at) for panel in kept.panels[::2]] == [SHORT.seconds] * 2
+    assert "visit 1, the rest" in (tmp_path / "noisy_neighbor.md").read_text()
     assert (tmp_path / "noisy_neighbor.png").stat().st_size > 10_000
 
 

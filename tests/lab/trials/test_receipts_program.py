@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
-from loadtest.errors import BadSettings
 from loadtest.generator.recordings import load
 from loadtest.reports.criteria import unmet
 from tests.support.servers.receipted import shipped_server, with_keys
-from tutti_asr_lab.trials.scenarios.receipts import Audited, Plan, Receipts, Streams, audit, judge, markdown
+from tutti_asr_lab.trials.scenarios.receipts import Audited, Plan, Streams, audit, report_of
+from tutti_asr_lab.trials.trial import markdown
 
 
 def test_streams_under_load_are_the_same_alone_as_on_a_processor_with_avx2(tmp_path: Path) -> None:
@@ -37,20 +35,13 @@ def test_streams_under_load_are_the_same_alone_as_on_a_processor_with_avx2(tmp_p
     found = audit(folder, public, "this one")
     assert found.exit_code == 1
     assert found.output.startswith("0003.jsonl: words: the message of receipt ")
-    assert unmet(judge([found], []))
+    assert unmet(report_of(plan, 0, [found], []).bars)
 
 
 def test_the_cost_is_the_median_of_the_rounds() -> None:
     audits = (Audited("this one", 1.0, 0, "2 of 2 streams replayed: no difference"),)
-    bars = judge(audits, [(1.0, 1.01), (2.0, 2.5), (1.0, 1.015)])
-    assert [bar.found for bar in bars] == [0, 0.015]
-    assert not unmet(bars)
-    assert unmet(judge(audits, [(1.0, 1.03)]))
-    page = markdown(Receipts("c", tuple(bars), 2, 7, audits, ((1.0, 1.01),)))
-    assert "- this one: 2 of 2 streams replayed: no difference (1 s)" in page
-
-
-@pytest.mark.parametrize("wrong", [{"streams": 0}, {"seconds": 0.0}, {"rounds": -1}])
-def test_an_invalid_plan_is_rejected(wrong: dict[str, int]) -> None:
-    with pytest.raises(BadSettings):
-        Plan(**wrong)  # type: ignore[arg-type]
+    report = report_of(Plan(streams=2), 7, audits, [(1.0, 1.01), (2.0, 2.5), (1.0, 1.015)])
+    assert [bar.found for bar in report.bars] == [0, 0.015]
+    assert not unmet(report.bars)
+    assert unmet(report_of(Plan(), 7, audits, [(1.0, 1.03)]).bars)
+    assert "this one: 2 of 2 streams replayed: no difference (1 s)" in markdown(report, "")

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from loadtest.errors import BadSettings
 from loadtest.reports.criteria import unmet
-from loadtest.reports.environment import describe
 from tests.support.deployment.edge import need
 from tutti_asr_lab.simulation.autoscaling import ScalingRule
-from tutti_asr_lab.trials.calls import Plan, schedule
 from tutti_asr_lab.trials.figures import figures
 from tutti_asr_lab.trials.scaled_replicas import Moment, Record
-from tutti_asr_lab.trials.scaling.__main__ import scaled
-from tutti_asr_lab.trials.scenarios.scaling import Played, Row, Scaling, concluded, judge, markdown, rows, write
+from tutti_asr_lab.trials.scenarios.scaling import Plan, judge, report_of, scaled, schedule
 from tutti_asr_lab.trials.streams import Audio, Outcome
+from tutti_asr_lab.trials.trial import TrialReport
 
 # Two replicas, a third when the calls double in eight seconds, and two again.
 SHORT = Plan(calls=9, doublings=1, rise_s=8.0, hold_s=7.0, call_s=6.0, plain=0.1, least=2, down_window_s=4.0, audios=6)
@@ -28,39 +24,27 @@ pytestmark = pytest.mark.timeout(300)  # replicas start slowly on a busy machine
 
 
 @pytest.fixture(scope="module")
-def run() -> tuple[Scaling, list[Row]]:
+def run() -> TrialReport:
     need("haproxy")
-    return asyncio.run(scaled(SHORT, "command", lambda _: None))
+    return asyncio.run(scaled(SHORT))
 
 
-def test_replicas_follow_a_load_that_doubles_and_no_call_is_cut_or_changed(run: tuple[Scaling, list[Row]]) -> None:
-    found, moments = run
-    assert not unmet(found.bars), (found, moments)
-    assert (found.ready_peak, moments[0].ready, moments[-1].ready) == (3, 2, 2)
+def test_replicas_follow_a_load_that_doubles_and_no_call_is_cut_or_changed(run: TrialReport) -> None:
+    resumable, plain, moments = (run.figures[name] for name in ("Resumable", "Plain", "moments"))
+    assert not unmet(run.bars), run
+    assert (max(row.ready for row in moments), moments[0].ready, moments[-1].ready) == (3, 2, 2)
     assert max(row.open for row in moments) >= 16
-    assert found.resumable.equal == found.resumable.finished > 20
-    assert found.plain.equal == found.plain.finished >= 1
+    assert resumable.equal == resumable.finished > 20
+    assert plain.equal == plain.finished >= 1
 
 
-def test_resumable_calls_of_a_drained_replica_move_by_their_tickets(run: tuple[Scaling, list[Row]]) -> None:
-    found, _ = run
-    assert found.drains == 1
-    assert found.resumable.by_ticket == found.resumable.interrupted >= 1
-    assert found.resumable.by_replay == 0
-    assert set(found.resumable.closes) == {1012}
-    assert not found.plain.closes, "calls that cannot resume end by themselves within the drain"
-
-
-def test_document_page_table_and_plot_are_written(run: tuple[Scaling, list[Row]], tmp_path: Path) -> None:
-    found, moments = run
-    paths = write(found, moments, tmp_path)
-    assert [path.name for path in paths] == [f"scaling.{suffix}" for suffix in ("json", "md", "csv", "png")]
-    with paths[2].open(newline="") as file:
-        read = list(csv.DictReader(file))
-    assert [float(row["at_s"]) for row in read] == [row.at_s for row in moments]
-    assert {int(row["ideal"]) for row in read} == {2, 3}
-    assert paths[3].stat().st_size > 10_000
-    assert "| calls refused | 1 % |" in markdown(found)
+def test_resumable_calls_of_a_drained_replica_move_by_their_tickets(run: TrialReport) -> None:
+    resumable, plain = run.figures["Resumable"], run.figures["Plain"]
+    assert run.figures["drains"] == 1
+    assert resumable.by_ticket == resumable.interrupted >= 1
+    assert resumable.by_replay == 0
+    assert set(resumable.closes) == {1012}
+    assert not plain.closes, "calls that cannot resume end by themselves within the drain"
 
 
 def test_calls_follow_the_profile_whatever_their_lengths() -> None:
@@ -83,13 +67,12 @@ def test_all_times_of_the_rule_are_shortened_as_the_doubling_is() -> None:
         rule.up_percent,
         rule.down_percent,
     )
-    assert (plan.settings.start_s, plan.settings.metric_age_s) == (15, 10)
+    assert (plan.times.start_s, plan.times.metric_age_s) == (15, 10)
 
 
-@pytest.mark.parametrize("wrong", [{"channels": 0}, {"rise_s": 0.0}, {"plain": 1.1}, {"most": 0}])
-def test_an_invalid_plan_is_rejected(wrong: dict[str, float]) -> None:
-    with pytest.raises(BadSettings, match=f"--{next(iter(wrong))}".replace("_", "-")):
-        replace(SHORT, **wrong)  # type: ignore[arg-type]
+def test_an_invalid_plan_is_rejected() -> None:
+    with pytest.raises(BadSettings, match="--most"):
+        Plan(least=2, most=1)
 
 
 def outcome(text: str = "a b", *, finished: bool = True, statuses: tuple[int, ...] = ()) -> Outcome:
@@ -98,21 +81,24 @@ def outcome(text: str = "a b", *, finished: bool = True, statuses: tuple[int, ..
     return made
 
 
-def row(at_s: float, ideal: int, ready: int, starting: int = 0) -> Row:
-    return Row(at_s, 0.0, ideal, 0, ready, starting, 0, None, None)
+def moment(at_s: float, ready: int, starting: int = 0) -> Moment:
+    return Moment(at_s, None, None, 0, ready, starting, 0)
 
 
-GOOD = [row(3.0, 2, 2), row(10.0, 3, 2, 1), row(20.0, 3, 3), row(40.0, 2, 2)]
+# The rule wants 1 replica for 6 calls of 12 channels, 2 for 12, 4 (3 at most) for 24.
+GOOD = [moment(10.0, 1), moment(70.0, 2), moment(75.0, 2), moment(125.0, 3), moment(300.0, 1)]
 
 
-def missed(*changes: Row, refused: float = 0.5, streams: Outcome | None = None, code: int = 0) -> list[str]:
-    moments = {each.at_s: each for each in (*GOOD, *changes)}
-    found = [moments[at_s] for at_s in sorted(moments)]
+def missed(*changes: Moment, refused: float = 0.5, streams: Outcome | None = None, code: int = 0) -> list[str]:
+    at = {each.at_s: each for each in (*GOOD, *changes)}
+    moments = [at[at_s] for at_s in sorted(at)]
     kinds = [figures([streams or outcome()], {"x": "a b"}), figures([], {})]
-    return [each.what for each in judge(refused, kinds, found, Record(codes=[code]), 25.0) if not each.met]
+    bars = judge(Plan(), refused, kinds, moments, Record(codes=[code]))
+    return [each.what for each in bars if not each.met]
 
 
 def test_each_criterion_can_fail() -> None:
+    assert [Plan().ideal(each.at_s) for each in GOOD] == [1, 2, 2, 3, 1]
     assert missed() == []
     assert missed(refused=1.1) == ["calls refused"]
     assert missed(streams=outcome("a")) == ["transcripts that differ"]
@@ -120,21 +106,19 @@ def test_each_criterion_can_fail() -> None:
     lost = outcome()
     lost.gaps_s = 0.5
     assert missed(streams=lost) == ["audio of resumable calls lost"]
-    assert missed(row(10.0, 2, 2, 1)) == ["replicas too many while the load rises"]
-    assert missed(row(20.0, 3, 2, 1)) == ["replicas missing at the peak"]
-    assert missed(row(40.0, 2, 3)) == ["replicas too many at the end"]
+    assert missed(moment(70.0, 2, 1)) == ["replicas too many while the load rises"]
+    assert missed(moment(125.0, 2, 1)) == ["replicas missing at the peak"]
+    assert missed(moment(300.0, 2)) == ["replicas too many at the end"]
     assert missed(code=-9) == ["drained replicas with an exit code other than 0"]
 
 
 def test_a_refused_plain_call_is_no_unfinished_one_and_a_failed_one_is() -> None:
-    moments = [Moment(3.0, 0.75, None, 9, 2, 0, 0), Moment(30.0, 1.5, 1.5, 18, 3, 0, 0)]
-    outcomes = [
-        (True, outcome(statuses=(503,))),  # it came back, and finished
-        (False, outcome(finished=False, statuses=(503,))),
-        (False, outcome(finished=False)),  # no answer at all
-    ]
-    played = Played(outcomes, {"x": "a b"}, Record(moments))
-    found, _ = concluded(SHORT, "command", played, describe(1))
-    assert (found.placed, found.refused, found.resumable.streams, found.plain.streams) == (3, 2, 1, 1)
-    assert [each.found for each in found.bars if each.what == "accepted calls that did not finish"] == [1]
-    assert rows(SHORT, [Moment(1_000.0, None, None, 0, 0, 0, 0)]) == [], "after the profile's end"
+    record = Record([Moment(3.0, 0.75, None, 9, 2, 0, 0), Moment(30.0, 1.5, 1.5, 18, 3, 0, 0)])
+    resumed = outcome(statuses=(503,))  # it came back, and finished
+    plain = [outcome(finished=False, statuses=(503,)), outcome(finished=False)]  # the second without an answer
+    report = report_of(SHORT, [resumed], plain, {"x": "a b"}, record)
+    assert report.lines[0].startswith("3 calls, 2 refused")
+    assert (report.figures["Resumable"].streams, report.figures["Plain"].streams) == (1, 1)
+    assert [each.found for each in report.bars if each.what == "accepted calls that did not finish"] == [1]
+    late = report_of(SHORT, [resumed], [], {"x": "a b"}, Record([moment(1_000.0, 1)]))
+    assert late.figures["moments"] == [], "after the profile's end"

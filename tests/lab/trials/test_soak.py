@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
-from loadtest.errors import BadSettings
 from loadtest.generator.latencies import Latencies
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import Document, Result
 from loadtest.reports.criteria import unmet
 from loadtest.reports.environment import describe
 from tests.support.clients.fake_listen import FakeListen, Plan
 from tests.support.clients.loadtest_bench import T0, settings, write_manifest
+from tutti_asr_lab.trials.__main__ import app
 from tutti_asr_lab.trials.scenarios import soak as soak_module
-from tutti_asr_lab.trials.stability import Rule, Soak, soak_markdown
+from tutti_asr_lab.trials.scenarios.soak import Rule
+from tutti_asr_lab.trials.trial import TrialReport, markdown
 
 MINUTES = 10
 
@@ -90,47 +93,36 @@ def test_each_fault_of_a_level_misses_its_criterion(changes: dict[str, object], 
 def test_too_few_minutes_miss_the_criteria() -> None:
     assert missed(Rule(), FLAT[:9], STEADY[:9]) == ["chunk latency p98, last 5 min"]
     assert missed(soak_module.SHORT_RULE, FLAT[:3], STEADY[:3]) == []
-    with pytest.raises(BadSettings):
-        Rule(window_minutes=0)
 
 
 def test_the_page_shows_each_minute_and_the_verdict() -> None:
-    rule = Rule()
     level, minutes = soaked([10.0] * 5 + [20.0] * 5, STEADY)
-    first, last = rule.windows(minutes)
-    bars = tuple(rule.judge(level, first, last))
-    page = soak_markdown(Soak("c", 10, 0.7, 5, first, last, bars, level, describe(1)), "soak.png")
+    result = Result(Document((level,), describe(1)), (), (minutes,))
+    page = markdown(soak_module.report_of(soak_module.Plan(capacity=10), result, Rule()), "soak.png")
     assert "| 7 | 10 | 20.0 |" in page
     assert "**missed**" in page
     assert "70% of a capacity of 10" in page
 
 
-def test_a_soak_from_end_to_end_writes_its_three_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_soak_from_end_to_end_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams come and go for a second; the missing minutes are added to the result."""
     real = soak_module.measure
+    small = settings(write_manifest(tmp_path))
 
-    def measured(*args: object, **kwargs: object) -> Result:
-        result = real(*args, **kwargs)  # type: ignore[arg-type]
+    def measured(asked: LoadSettings) -> Result:
+        result = real(replace(asked, manifest=small.manifest, drain_s=0.4, stream_s=None))
         level, minutes = soaked([10.0] * 3, [500.0] * 3)
-        found = result.document.levels[0]
-        kept = msgspec.structs.replace(found, minutes=level.minutes)
-        return Result(Document((kept,), result.document.environment), result.cdfs, (minutes,))
+        short = msgspec.structs.replace(result.document.levels[0], minutes=level.minutes)
+        return Result(Document((short,), result.document.environment), result.cdfs, (minutes,))
 
     monkeypatch.setattr(soak_module, "measure", measured)
+    words = ["soak", "--capacity", "7", "--minutes", "0.017", "--warmup-s", "0.1", "--folder", str(tmp_path)]
     with FakeListen(lambda _: Plan()).in_thread() as server:
-        code = soak_module.run(
-            settings(write_manifest(tmp_path), streams=(5,), seconds=1.0),
-            contextlib.nullcontext(server.url),
-            soak_module.SHORT_RULE,
-            capacity=7,
-            folder=tmp_path,
-            command="c",
-        )
-    kept = msgspec.json.decode((tmp_path / "soak.json").read_bytes(), type=Soak)
-    assert code == 0, capsys.readouterr().err
-    assert kept.level.arrivals == "churn"
-    assert kept.level.compared > 0
+        ran = CliRunner().invoke(app, [*words, "--url", server.url])
+    kept = msgspec.json.decode((tmp_path / "soak.json").read_bytes(), type=TrialReport)
+    assert ran.exit_code == 0, unmet(kept.bars)
+    assert kept.levels[0].arrivals == "churn"
+    assert kept.levels[0].compared > 0
+    assert kept.command.startswith("python -m tutti_asr_lab.trials")
     assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
     assert "# Soak" in (tmp_path / "soak.md").read_text()

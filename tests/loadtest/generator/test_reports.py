@@ -27,7 +27,7 @@ from loadtest.generator.settings import parse_streams
 from loadtest.measurement.report import faults
 from loadtest.measurement.server_metrics import Scrape, figures
 from tests.support.clients.loadtest_bench import RECORDINGS, STEPS, T0, recording, settings, write_manifest
-from tutti_asr_lab.trials.stability import drifts
+from tutti_asr_lab.trials.scenarios.long_stream import drifts
 
 
 @pytest.fixture

@@ -68,9 +68,13 @@ def _check_variable(name: str) -> None:
 
 def check_tutti(words: list[str], *, whole: bool) -> None:
     """Read the arguments of `tutti`. Raises: Unparsed."""
-    command: Any = typer.main.get_command(app)
-    words = list(words)
-    names = ["tutti"]
+    check_app("tutti", app, words, whole=whole)
+
+
+def check_app(name: str, program: typer.Typer, words: list[str], *, whole: bool) -> None:
+    """Read the arguments of a program with commands. Raises: Unparsed."""
+    command: Any = typer.main.get_command(program)
+    words, names = list(words), [name]
     while (known := getattr(command, "commands", None)) is not None:
         if not words and not whole:
             return
@@ -95,6 +99,8 @@ def check_module(name: str, words: list[str], *, whole: bool) -> None:
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     if runs := re.search(r"^ +typer\.run\((\w+)\)$", source, re.MULTILINE):
         read(command_of(getattr(module, runs[1])), words, whole=whole)
+    elif re.search(r"^    app\(\)$", source, re.MULTILINE):
+        check_app(name, module.app, words, whole=whole)
     elif "ArgumentParser(" in source:
         with argparse_only(whole=whole), mock.patch.object(sys, "argv", [name, *words]):
             try:

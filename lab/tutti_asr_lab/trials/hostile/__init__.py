@@ -1,1 +1,1 @@
-"""`python -m tutti_asr_lab.trials.hostile`: a server under attack by hostile clients."""
+"""What hostile clients send: broken handshakes, frames, containers, bodies and texts, at a steady rate."""

@@ -1,7 +1,6 @@
 """Swarm of hostile clients: seeded attacks at a steady rate of messages with bounded concurrency.
 
-`python -m tutti_asr_lab.trials.hostile.swarm URL …` runs as a separate process with low priority, so that its CPU time
-does not add to the measured latencies. Prints its tally as one JSON document.
+Runs in a separate process with low priority, so that its CPU time does not add to the measured latencies.
 """
 
 from __future__ import annotations
@@ -13,12 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
 from urllib.parse import urlsplit
 
-import msgspec
-import typer
 import uvloop
 
 from loadtest.generator.recordings import cut, shipped_manifest
@@ -111,25 +106,10 @@ def target_at(url: str, key: str, tally: Tally) -> Target:
     return Target(where.hostname or "127.0.0.1", where.port or 80, key, audio, path.read_bytes(), tally)
 
 
-def main(
-    url: Annotated[str, typer.Argument(help="Server to attack. Only attack servers that you operate.")],
-    *,
-    messages: Annotated[int, typer.Option(help="Number of messages and handshakes.")] = 1_000,
-    per_s: Annotated[float, typer.Option(help="Messages per second.")] = 300.0,
-    at_a_time: Annotated[int, typer.Option(help="Concurrent connections.")] = 32,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 1,
-    kind: Annotated[Kind, typer.Option(help="What is sent.")] = Kind.MIXED,
-    key_file: Annotated[Path | None, typer.Option(help="File with a valid API key.")] = None,
-) -> None:
-    """Attack a server; print counts of attacks and responses."""
+def attack_alone(url: str, key: str, script: Script) -> Tally:
+    """Attack a server, in a process for this alone; returns counts of attacks and responses."""
     os.nice(NICENESS)
-    key = key_file.read_text(encoding="utf-8").strip() if key_file is not None else "none"
     tally = Tally()
-    script = Script(messages, per_s, at_a_time, seed, kind)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(attack(target_at(url, key, tally), script, time.perf_counter))
-    typer.echo(msgspec.json.encode(tally).decode())
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    return tally

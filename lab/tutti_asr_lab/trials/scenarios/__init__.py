@@ -1,1 +1,1 @@
-"""`python -m tutti_asr_lab.trials.failover`: live streams through a proxy while a replica fails."""
+"""One module a trial: its options, what happens, and the bars."""

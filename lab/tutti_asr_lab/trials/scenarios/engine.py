@@ -1,9 +1,7 @@
 """Loss of the engine under load: its process is killed, or replaced, again and again while streams are live.
 
-`python -m tutti_asr_lab.trials.failover.engine --every-s 10 --seconds 300` starts a server with front ends, plays plain
-and resumable streams in real time, and kills the engine host. No connection may close, no text may differ from the same
-recording without load, and answers may be late by a bounded time. `--restart` asks for peaceful replacement instead.
-Writes `loadtest/results/engine_kill.json` or `engine_restart.json`, and `.md`.
+No connection may close, no text may differ from the same recording without load, and answers may be late by a bounded
+time. `--restart` asks for peaceful replacement instead of `kill -9`.
 """
 
 from __future__ import annotations
@@ -13,27 +11,20 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import dataclass, field, replace
-from itertools import cycle
+from dataclasses import dataclass, field
 from typing import Annotated
 
-import msgspec
 import typer
-from rich.console import Console
 
 from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.measurement.report import print_remarks
-from loadtest.measurement.run import measure
 from loadtest.processes import Process, left, tree
-from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
-from loadtest.reports.criteria import Criterion, conclude, table
-from loadtest.reports.environment import Environment
-from loadtest.reports.pages import place_lines
+from loadtest.reports.criteria import Criterion
 from loadtest.served import ALL_IN, post, served_process
 from tutti_asr_lab.trials.figures import StreamFigures, figures
-from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_resumable
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_during, reference_texts
+from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, compared_line, measure, run_async
 
 HOST = "engine_host"
 KILLED_S, RESTARTED_S = 1.5, 0.5  # bars on the latest answer of all
@@ -42,57 +33,50 @@ STREAMS_IN_ALL = 12  # different resumable ones: each is first played without lo
 LEFT_AFTER_S = 10.0  # after the server's end
 
 
-class EngineLoss(msgspec.Struct, frozen=True):
-    """The result document."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(TrialOptions):
+    """Streams, and how often the engine is lost."""
 
-    command: str
-    losses: int
-    latest_s: tuple[float, ...]  # the latest answer of each period between two losses
-    bars: tuple[Criterion, ...]
-    level: LevelReport
-    resumable: StreamFigures
-    left_over: tuple[str, ...]
-    environment: Environment
+    streams: Annotated[int, typer.Option(help="Plain live streams.")] = 100
+    resumable: Annotated[int, typer.Option(help="Resumable live streams.", min=1)] = 50
+    every_s: Annotated[float, typer.Option(help="Seconds between two losses.")] = 10.0
+    seconds: Annotated[float, typer.Option(help="Seconds measured.")] = 300.0
+    front_ends: Annotated[int, typer.Option(min=1, help="Front ends of the server.")] = 1
+    stream_s: Annotated[float, typer.Option(help="Mean length of a plain stream, seconds.")] = 20.0
+    restart: Annotated[bool, typer.Option("--restart", help="Replace the engine by request instead.")] = False
+
+    @property
+    def result(self) -> str:
+        """Name of the result files."""
+        return "engine_restart" if self.restart else "engine_kill"
 
 
 @dataclass(slots=True)
 class Losses:
     """Kills or replaces the engine on a schedule, and plays resumable streams meanwhile."""
 
+    plan: Plan
     url: str
     supervisor: int
-    every_s: float
-    restart: bool
-    resumable: int
-    seed: int
+    audios: list[Audio]
     count: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
-    texts: dict[str, str] = field(default_factory=dict)
 
     async def run(self, schedule: Schedule) -> None:
         """Cause losses until canceled at the end of the level; the first one in the middle of a period."""
-        played = audios(min(STREAMS_IN_ALL, self.resumable), RESUMABLE_S, self.seed) if self.resumable else []
-        for audio in played:
-            self.texts[audio.name] = (await play_resumable(self.url, audio, realtime=False)).text
-        async with asyncio.TaskGroup() as group:
-            for _, audio in zip(range(self.resumable), cycle(played), strict=False):
-                group.create_task(self._play(audio, schedule))
-            group.create_task(self._lose_regularly(schedule))
+        playing = play_during(self.url, self.audios, self.plan.resumable, schedule, self.outcomes)
+        await asyncio.gather(playing, self._lose_regularly(schedule))
 
     async def _lose_regularly(self, schedule: Schedule) -> None:
-        due_s = schedule.from_s + self.every_s / 2
+        due_s = schedule.from_s + self.plan.every_s / 2
         while due_s < schedule.end_s:
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
             await asyncio.to_thread(self._lose)
             self.count += 1
-            due_s += self.every_s
-
-    async def _play(self, audio: Audio, schedule: Schedule) -> None:
-        while time.perf_counter() < schedule.end_s - audio.duration_s:
-            self.outcomes.append(await play_resumable(self.url, audio))
+            due_s += self.plan.every_s
 
     def _lose(self) -> None:
-        if self.restart:
+        if self.plan.restart:
             post(int(self.url.rpartition(":")[2]), "/admin/engine/restart")
             return
         with contextlib.suppress(ProcessLookupError):
@@ -102,6 +86,36 @@ class Losses:
 def serving_host(processes: list[Process]) -> Process:
     """Return the engine host that serves: the one that was started first. Raises: ValueError if there is none."""
     return min((each for each in processes if each.name == HOST), key=lambda each: int(each.began))
+
+
+def play(plan: Plan) -> TrialReport:
+    """Lose the engine regularly under load; exit status 1 if a stream notices more than a pause."""
+    options = (*ALL_IN, "--admin-local", "--front-ends", str(plan.front_ends), *plan.serve_options)
+    played = audios(min(STREAMS_IN_ALL, plan.resumable), RESUMABLE_S, plan.seed)
+    with served_process(options) as (url, pid):
+        texts = run_async(reference_texts(url, played))
+        losses = Losses(plan, url, pid, played)
+        settings = LoadSettings(
+            url, (plan.streams,), plan.seconds, stream_s=plan.stream_s, seed=plan.seed, period_s=plan.every_s
+        )
+        [level] = measure(settings, losses.run).document.levels
+        processes = tree(pid)
+    remain = tuple(each.name for each in left(processes, LEFT_AFTER_S))
+    resumable = figures(losses.outcomes, texts)
+    late = [minute.chunk_latency_ms for minute in level.minutes]
+    latest_s = tuple(round(each.max / 1_000, 3) for each in late if each is not None)
+    bars = judge(level, latest_s, resumable, bar_s=RESTARTED_S if plan.restart else KILLED_S)
+    return TrialReport(
+        title="Loss of the engine under load",
+        bars=(*bars, Criterion("processes left", 0, len(remain))),
+        lines=(
+            f"{losses.count} losses; {compared_line(level)}",
+            resumable.line("Resumable"),
+            f"Latest answer of each period between two losses, s: {', '.join(f'{s:.2f}' for s in latest_s)}.",
+        ),
+        figures={"losses": losses.count, "latest_s": latest_s, "resumable": resumable, "left_over": remain},
+        levels=(level,),
+    )
 
 
 def judge(
@@ -116,65 +130,3 @@ def judge(
         Criterion("transcripts compared, if below 1", 0, float(not level.compared)),
         Criterion("latest answer of all", bar_s, max(latest_s, default=None), "s"),
     ]
-
-
-def main(
-    *,
-    streams: Annotated[int, typer.Option(help="Plain live streams.")] = 100,
-    resumable: Annotated[int, typer.Option(help="Resumable live streams.")] = 50,
-    every_s: Annotated[float, typer.Option(help="Seconds between two losses.")] = 10.0,
-    seconds: Annotated[float, typer.Option(help="Seconds measured.")] = 300.0,
-    front_ends: Annotated[int, typer.Option(min=1, help="Front ends of the server.")] = 1,
-    stream_s: Annotated[float, typer.Option(help="Mean length of a plain stream, seconds.")] = 20.0,
-    restart: Annotated[bool, typer.Option("--restart", help="Replace the engine by request instead.")] = False,
-    serve_option: ServeOptions = None,
-    seed: Annotated[int, typer.Option(help="Random seed for start times and recordings.")] = 1,
-    folder: Folder = RESULTS,
-) -> None:
-    """Lose the engine regularly under load; exit status 1 if a stream notices more than a pause."""
-
-    def work(command: str) -> int:
-        options = (*ALL_IN, "--admin-local", "--front-ends", str(front_ends), *(serve_option or ()))
-        settings = LoadSettings("", (streams,), seconds, stream_s=stream_s, seed=seed, period_s=every_s)
-        console = Console(stderr=True)
-        with served_process(options) as (url, pid):
-            losses = Losses(url, pid, every_s, restart, resumable, seed)
-            result = measure(replace(settings, url=url), progress=console.print, alongside=losses.run)
-            processes = tree(pid)
-        remain = tuple(each.name for each in left(processes, LEFT_AFTER_S))
-        [level] = result.document.levels
-        print_remarks(level, console)
-        of_resumable = figures(losses.outcomes, losses.texts)
-        late = [minute.chunk_latency_ms for minute in level.minutes]
-        latest_s = tuple(round(each.max / 1_000, 3) for each in late if each is not None)
-        bars = judge(level, latest_s, of_resumable, bar_s=RESTARTED_S if restart else KILLED_S)
-        bars.append(Criterion("processes left", 0, len(remain)))
-        found = EngineLoss(
-            command, losses.count, latest_s, tuple(bars), level, of_resumable, remain, result.document.environment
-        )
-        return conclude(found, bars, page(found), folder, "engine_restart" if restart else "engine_kill")
-
-    carry_out("tutti_asr_lab.trials.failover.engine", work)
-
-
-def page(found: EngineLoss) -> str:
-    """Return the Markdown page."""
-    latest = ", ".join(f"{seconds:.2f}" for seconds in found.latest_s)
-    lines = [
-        "# Loss of the engine under load",
-        "",
-        f"`{found.command}`",
-        "",
-        f"{found.losses} losses, {found.level.compared} transcripts of plain streams compared.",
-        "",
-        *table(found.bars),
-        "",
-        f"Latest answer of each period between two losses, seconds: {latest}.",
-        "",
-        *place_lines(found.environment),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    typer.run(main)

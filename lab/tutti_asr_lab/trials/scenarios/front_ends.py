@@ -1,9 +1,8 @@
 """Loss of a front end or of the supervisor of a server with several processes, and the balance of connections.
 
-`python -m tutti_asr_lab.trials.failover.front_ends --loss front-end` plays plain and resumable streams in real time
-over two front ends and kills one; `--loss supervisor` kills the supervisor under plain streams; `--loss balance` counts
-the connections of four front ends before and after one is killed. Writes `front_end_kill`, `supervisor_kill` or
-`front_ends_balance`, as JSON and Markdown, into `loadtest/results`.
+`--loss front-end` plays plain and resumable streams in real time over two front ends and kills one; `--loss supervisor`
+kills the supervisor under plain streams; `--loss balance` counts the connections of four front ends before and after
+one is killed.
 """
 
 from __future__ import annotations
@@ -16,30 +15,25 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Annotated
 
-import msgspec
 import typer
-from rich.console import Console
 
 from loadtest.errors import ServerNotReady
 from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.measurement.run import measure
 from loadtest.measurement.server_metrics import SLOTS, metrics_at
 from loadtest.processes import Process, connections, left, tree
-from loadtest.program import RESULTS, Folder, ServeOptions, carry_out
-from loadtest.reports.criteria import Criterion, conclude, table
-from loadtest.reports.environment import Environment, describe
-from loadtest.reports.pages import place_lines
+from loadtest.reports.criteria import Criterion
 from loadtest.served import get, is_ready, served_process
 from tutti_asr_lab.planning.loopback import SILENT, open_stream
 from tutti_asr_lab.trials.figures import StreamFigures, figures, since
-from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_plain, play_resumable
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_during, play_plain, reference_texts
+from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, latency_line, measure, run_async
 
 FRONT_END = "front_end"
 SPARE = 8  # slots above the number of streams, since an ending stream and its successor overlap
@@ -64,17 +58,27 @@ class Loss(StrEnum):
     BALANCE = "balance"
 
 
-class ProcessLoss(msgspec.Struct, frozen=True):
-    """The result document."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(TrialOptions):
+    """What is lost, and under which streams."""
 
-    command: str
-    loss: Loss
-    bars: tuple[Criterion, ...]
-    environment: Environment
-    level: LevelReport | None = None
-    resumable: StreamFigures | None = None
-    connections: tuple[tuple[int, ...], ...] = ()
-    """Of each front end, at the start and after the loss."""
+    loss: Annotated[Loss, typer.Option(help="What is killed; balance: connections are counted around a loss.")]
+    front_ends: Annotated[int, typer.Option(min=0, help="Front ends. 0: 2, for balance 4.")] = 0
+    streams: Annotated[int, typer.Option(min=0, help="Plain streams. 0: 60, for balance 200.")] = 0
+    resumable: Annotated[int, typer.Option(help="Resumable streams, with front-end.", min=1)] = 60
+    seconds: Annotated[float, typer.Option(help="Seconds measured, with front-end; the kill is in the middle.")] = 60.0
+    stream_s: Annotated[float, typer.Option(help="Mean length of a plain stream, seconds, with front-end.")] = 15.0
+
+    @property
+    def result(self) -> str:
+        """Name of the result files."""
+        return "front_ends_balance" if self.loss is Loss.BALANCE else f"{self.loss.replace('-', '_')}_kill"
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Front ends and plain streams."""
+        front_ends, streams = (4, 200) if self.loss is Loss.BALANCE else (2, 60)
+        return self.front_ends or front_ends, self.streams or streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +135,8 @@ class KilledFrontEnd:
 
     async def run(self, schedule: Schedule) -> None:
         """Play resumable streams and kill, until canceled at the end of the level."""
-        async with asyncio.TaskGroup() as group:
-            for _, audio in zip(range(self.resumable), cycle(self.audios), strict=False):
-                group.create_task(self._play(audio, schedule))
-            group.create_task(self._kill(schedule))
-
-    async def _play(self, audio: Audio, schedule: Schedule) -> None:
-        while time.perf_counter() < schedule.end_s - audio.duration_s:
-            self.outcomes.append(await play_resumable(self.server.url, audio))
+        playing = play_during(self.server.url, self.audios, self.resumable, schedule, self.outcomes)
+        await asyncio.gather(playing, self._kill(schedule))
 
     async def _kill(self, schedule: Schedule) -> None:
         await asyncio.sleep((schedule.from_s + schedule.end_s) / 2 - time.perf_counter())
@@ -164,10 +162,6 @@ class KilledFrontEnd:
                     return round(loop.time() - self.killed_at, 3)
             await asyncio.sleep(LOOK_S)
         return None
-
-
-async def _references(url: str, played: Sequence[Audio]) -> dict[str, str]:
-    return {audio.name: (await play_resumable(url, audio, realtime=False)).text for audio in played}
 
 
 def judge(level: LevelReport, resumable: StreamFigures, kill: KilledFrontEnd) -> list[Criterion]:
@@ -197,40 +191,63 @@ def judge(level: LevelReport, resumable: StreamFigures, kill: KilledFrontEnd) ->
     ]
 
 
-def lose_front_end(
-    command: str, front_ends: int, load: LoadSettings, resumable: int, options: Sequence[str]
-) -> ProcessLoss:
+def play(plan: Plan) -> TrialReport:
+    """Kill a process of a server and judge what its clients notice; exit status 1 if a bar is missed."""
+    match plan.loss:
+        case Loss.FRONT_END:
+            return lose_front_end(plan)
+        case Loss.SUPERVISOR:
+            return lose_supervisor(plan)
+        case Loss.BALANCE:
+            return balance(plan)
+
+
+def lose_front_end(plan: Plan) -> TrialReport:
     """Kill a front end in the middle of a level. Raises: LoadTestError, ClientError."""
-    slots = ("--max-streams", str(load.streams[0] + resumable + SPARE))
-    played = audios(min(AUDIOS, resumable), RESUMABLE_S, load.seed) if resumable else []
-    with _server(front_ends, (*slots, *options)) as server:
-        texts = asyncio.run(_references(server.url, played))
-        kill = KilledFrontEnd(server, played, resumable)
-        settings = replace(load, url=server.url, period_s=load.seconds / 2)
-        result = measure(settings, progress=Console(stderr=True).print, alongside=kill.run)
-    [level] = result.document.levels
-    found = figures(kill.outcomes, texts)
-    bars = tuple(judge(level, found, kill))
-    return ProcessLoss(command, Loss.FRONT_END, bars, result.document.environment, level, found)
+    front_ends, streams = plan.sizes
+    played = audios(min(AUDIOS, plan.resumable), RESUMABLE_S, plan.seed)
+    with _server(front_ends, ("--max-streams", str(streams + plan.resumable + SPARE), *plan.serve_options)) as server:
+        texts = run_async(reference_texts(server.url, played))
+        kill = KilledFrontEnd(server, played, plan.resumable)
+        half_s = plan.seconds / 2
+        settings = LoadSettings(
+            server.url, (streams,), plan.seconds, stream_s=plan.stream_s, seed=plan.seed, period_s=half_s
+        )
+        [level] = measure(settings, kill.run).document.levels
+    resumable = figures(kill.outcomes, texts)
+    halves = zip(("Before the kill", "After the kill"), level.minutes, strict=False)
+    return TrialReport(
+        title="Loss of a front end",
+        bars=tuple(judge(level, resumable, kill)),
+        lines=(
+            resumable.line("Resumable"),
+            *(line for name, half in halves for line in latency_line(name, half.chunk_latency_ms)),
+        ),
+        figures={"resumable": resumable},
+        levels=(level,),
+    )
 
 
-def lose_supervisor(command: str, front_ends: int, streams: int, seed: int, options: Sequence[str]) -> ProcessLoss:
+def lose_supervisor(plan: Plan) -> TrialReport:
     """Kill the supervisor under streams that would last longer than the drain. Raises: LoadTestError."""
-    played = audios(min(AUDIOS, streams), 4 * DRAIN_S, seed)
-    with _server(front_ends, ("--drain-timeout-s", str(DRAIN_S), *options)) as server:
+    front_ends, streams = plan.sizes
+    played = audios(min(AUDIOS, streams), 4 * DRAIN_S, plan.seed)
+    with _server(front_ends, ("--drain-timeout-s", str(DRAIN_S), *plan.serve_options)) as server:
         processes = tree(server.pid)
-        outcomes, closed_s = asyncio.run(_without_supervisor(server, played, streams))
+        outcomes, closed_s = run_async(_without_supervisor(server, played, streams))
         remain = left([each for each in processes if each.pid != server.pid], LEFT_AFTER_S)
         listens = is_ready(server.port)
     silent = sum(not outcome.finished and 1006 in (outcome.closes or [1006]) for outcome in outcomes)
-    bars = (
-        Criterion("streams cut without a close frame", 0, silent),
-        Criterion("streams opened, if below 1", 0, float(not any(outcome.connected_at for outcome in outcomes))),
-        Criterion("last stream closed", DRAIN_S + CLOSED_WITHIN_S, round(max(closed_s), 3), "s"),
-        Criterion("processes left", 0, len(remain)),
-        Criterion("ports that still answer", 0, int(listens)),
+    return TrialReport(
+        title="Loss of the supervisor",
+        bars=(
+            Criterion("streams cut without a close frame", 0, silent),
+            Criterion("streams opened, if below 1", 0, float(not any(outcome.connected_at for outcome in outcomes))),
+            Criterion("last stream closed", DRAIN_S + CLOSED_WITHIN_S, round(max(closed_s), 3), "s"),
+            Criterion("processes left", 0, len(remain)),
+            Criterion("ports that still answer", 0, int(listens)),
+        ),
     )
-    return ProcessLoss(command, Loss.SUPERVISOR, bars, describe(seed))
 
 
 async def _without_supervisor(
@@ -245,7 +262,7 @@ async def _without_supervisor(
         ended_at.append(loop.time())
         return outcome
 
-    playing = [loop.create_task(play(audio)) for _, audio in zip(range(streams), cycle(played), strict=False)]
+    playing = [loop.create_task(play(audio)) for audio in islice(cycle(played), streams)]
     await asyncio.sleep(DRAIN_S)
     killed_at = loop.time()
     os.kill(server.pid, signal.SIGKILL)
@@ -253,10 +270,11 @@ async def _without_supervisor(
     return outcomes, [at - killed_at for at in ended_at]
 
 
-def balance(command: str, front_ends: int, streams: int, seed: int, options: Sequence[str]) -> ProcessLoss:
+def balance(plan: Plan) -> TrialReport:
     """Count the connections of each front end, before and after one is lost. Raises: LoadTestError, OSError."""
+    front_ends, streams = plan.sizes
     slots = ("--max-streams", str(streams + SPARE), "--idle-timeout-s", str(2 * GIVE_UP_S))
-    with _server(front_ends, (*slots, *options)) as server, contextlib.ExitStack() as stack:
+    with _server(front_ends, (*slots, *plan.serve_options)) as server, contextlib.ExitStack() as stack:
 
         def opened(count: int) -> list[socket.socket]:
             return [stack.enter_context(open_stream(server.port, SILENT)) for _ in range(count)]
@@ -267,18 +285,25 @@ def balance(command: str, front_ends: int, streams: int, seed: int, options: Seq
         _await_another(server, known)
         alive = [each for each in held if not _closed(each)]
         alive += opened(streams - len(alive))
-        for each in random.Random(seed).sample(alive, streams // 2):
+        for each in random.Random(plan.seed).sample(alive, streams // 2):
             each.close()
         _await_count(server, streams - streams // 2)
         opened(streams // 2)
         after = server.connections()
     share = round(UNEVEN_AFTER * streams / front_ends, 1)
-    bars = (
-        Criterion("difference between two front ends", UNEVEN, max(at_first) - min(at_first)),
-        Criterion("front ends missing after the loss", 0, front_ends - len(after)),
-        Criterion("difference after the loss, half of the streams changed", share, max(after) - min(after)),
+    counts = {"at first": at_first, "after the loss": after}
+    return TrialReport(
+        title="Balance of connections",
+        bars=(
+            Criterion("difference between two front ends", UNEVEN, max(at_first) - min(at_first)),
+            Criterion("front ends missing after the loss", 0, front_ends - len(after)),
+            Criterion("difference after the loss, half of the streams changed", share, max(after) - min(after)),
+        ),
+        lines=tuple(
+            f"Connections of each front end {when}: {', '.join(map(str, each))}." for when, each in counts.items()
+        ),
+        figures={"connections": counts},
     )
-    return ProcessLoss(command, Loss.BALANCE, bars, describe(seed), connections=(at_first, after))
 
 
 def _await_count(server: Server, count: int) -> None:
@@ -312,56 +337,3 @@ def _closed(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def page(found: ProcessLoss) -> str:
-    """Return the Markdown page."""
-    titles = {Loss.FRONT_END: "Loss of a front end", Loss.SUPERVISOR: "Loss of the supervisor"}
-    lines = [
-        f"# {titles.get(found.loss, 'Balance of connections')}",
-        "",
-        f"`{found.command}`",
-        "",
-        *table(found.bars),
-        "",
-    ]
-    for name, counts in zip(("at first", "after the loss"), found.connections, strict=False):
-        lines.append(f"Connections of each front end {name}: {', '.join(map(str, counts))}.  ")
-    if found.level is not None:
-        late = [each.chunk_latency_ms for each in found.level.minutes]
-        lines.append(f"p98 before and after the kill: {', '.join(f'{each.p98:.1f}' for each in late if each)} ms.  ")
-    return "\n".join([*lines, "", *place_lines(found.environment)]) + "\n"
-
-
-def main(
-    *,
-    loss: Annotated[Loss, typer.Option(help="What is killed; balance: connections are counted around a loss.")],
-    front_ends: Annotated[int | None, typer.Option(min=1, help="Front ends. Default: 2, for balance 4.")] = None,
-    streams: Annotated[int | None, typer.Option(help="Plain streams. Default: 60, for balance 200.")] = None,
-    resumable: Annotated[int, typer.Option(help="Resumable streams, with front-end.")] = 60,
-    seconds: Annotated[float, typer.Option(help="Seconds measured, with front-end; the kill is in the middle.")] = 60.0,
-    stream_s: Annotated[float, typer.Option(help="Mean length of a plain stream, seconds, with front-end.")] = 15.0,
-    serve_option: ServeOptions = None,
-    seed: Annotated[int, typer.Option(help="Random seed for start times and recordings.")] = 1,
-    folder: Folder = RESULTS,
-) -> None:
-    """Kill a process of a server and judge what its clients notice; exit status 1 if a bar is missed."""
-
-    def work(command: str) -> int:
-        balanced, options = loss is Loss.BALANCE, tuple(serve_option or ())
-        count, many = front_ends or (4 if balanced else 2), streams or (200 if balanced else 60)
-        if balanced:
-            found = balance(command, count, many, seed, options)
-        elif loss is Loss.SUPERVISOR:
-            found = lose_supervisor(command, count, many, seed, options)
-        else:
-            load = LoadSettings("", (many,), seconds, stream_s=stream_s, seed=seed)
-            found = lose_front_end(command, count, load, resumable, options)
-        name = "front_ends_balance" if balanced else f"{loss.replace('-', '_')}_kill"
-        return conclude(found, found.bars, page(found), folder, name)
-
-    carry_out("tutti_asr_lab.trials.failover.front_ends", work, OSError)
-
-
-if __name__ == "__main__":
-    typer.run(main)

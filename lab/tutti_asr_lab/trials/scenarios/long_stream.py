@@ -1,74 +1,82 @@
-"""Long streams: latency and the server's memory in the last minute, compared with the first.
-
-`python -m tutti_asr_lab.trials.long_stream` starts a server, plays long streams composed of the shipped recordings in
-real time, and writes `loadtest/results/long_stream.json` and `.md`.
-"""
+"""Long streams: latency and the server's memory in the last minute, compared with the first."""
 
 from __future__ import annotations
 
 import tempfile
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from loadtest import program
 from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.composition import write_streams
+from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings, parse_streams
-from loadtest.measurement.report import faults, print_remarks
-from loadtest.measurement.run import measure
-from loadtest.reports import pages
+from loadtest.measurement.report import faults
+from loadtest.program import Levels, Manifest, ServerUrl
+from loadtest.reports.criteria import Criterion
 from loadtest.served import server_at
-from tutti_asr_lab.trials.stability import LongRuns, drifts, markdown
+from tutti_asr_lab.trials.leftovers import MEMORY_SHARE
+from tutti_asr_lab.trials.scenarios.soak import HEADINGS, minute_rows
+from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, compared_line, measure
 
-NAME = "long_stream"
 DIFFERENT = 3
 """Number of distinct streams: text that leaks from one stream to another is detected."""
 
-
-def run(settings: LoadSettings, where: AbstractContextManager[str], folder: Path, command: str) -> int:
-    """Measure, print and write; returns the exit code: bad if a level has faults or drifts.
-
-    Raises: LoadTestError, ClientError.
-    """
-    console = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="tutti-") as place, where as url:
-        manifest = write_streams(Path(place), [settings.seconds] * DIFFERENT, settings.seed, settings.manifest)
-        result = measure(replace(settings, url=url, manifest=manifest, arrivals=Arrivals.ONCE), progress=console.print)
-    runs = LongRuns(command, result.document.levels, result.document.environment)
-    for level in runs.levels:
-        print_remarks(level, console)
-        for drift in drifts(level):
-            console.print(f"{level.streams} streams: {drift}", style="red", highlight=False)
-    pages.show_written(runs, pages.write(runs, markdown(runs), folder, NAME))
-    if result.document.interrupted:
-        return program.EXIT_INTERRUPTED
-    return program.EXIT_BAD if any(faults(level) or drifts(level) for level in runs.levels) else program.EXIT_OK
+LATENCY_FACTORS = {"p50": 1.5, "p98": 2.0}
+LATENCY_SLACK_MS = 2.0
+"""Normal variation of a minute's latency on a shared machine (loadtest/LOG.md)."""
 
 
-def main(
-    *,
-    streams: program.Levels = "1,20",
-    minutes: Annotated[float, typer.Option(help="Length of each stream and each level, minutes.")] = 10.0,
-    url: program.ServerUrl = None,
-    serve_option: program.ServeOptions = None,
-    manifest: Annotated[Path | None, typer.Option(help="Recordings as JSON lines. Default: the shipped ones.")] = None,
-    seed: Annotated[int, typer.Option(help="Random seed for order and pauses.")] = 1,
-    folder: program.Folder = program.RESULTS,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(TrialOptions):
+    """Levels, and the length of each stream and level."""
+
+    streams: Levels = "1,20"
+    minutes: Annotated[float, typer.Option(help="Length of each stream and each level, minutes.")] = 10.0
+    manifest: Manifest = None
+    url: ServerUrl = None
+
+
+def play(plan: Plan) -> TrialReport:
     """Play long streams and compare their last minute with the first."""
+    seconds = plan.minutes * 60.0
+    with tempfile.TemporaryDirectory(prefix="tutti-") as name, server_at(plan.url, plan.serve_options) as url:
+        manifest = write_streams(Path(name), [seconds] * DIFFERENT, plan.seed, plan.manifest)
+        levels = parse_streams(plan.streams)
+        settings = LoadSettings(url, levels, seconds, manifest=manifest, seed=plan.seed, arrivals=Arrivals.ONCE)
+        document = measure(settings).document
+    problems = [f"{level.streams} streams: {each}" for level in document.levels for each in drifts(level)]
+    broken = sum(len(faults(level)) for level in document.levels)
+    return TrialReport(
+        title="Long streams, minute by minute",
+        intro="Chunk latency in ms from the scheduled send of a step's last sample. Decoding: share of one core.",
+        bars=(
+            Criterion("figures that grew from the first minute to the last", 0, len(problems)),
+            Criterion("faults of the streams", 0, broken),
+        ),
+        rows=(HEADINGS, *(row for level in document.levels for row in minute_rows(level))),
+        lines=tuple(f"{level.streams} streams: {compared_line(level)}" for level in document.levels),
+        levels=document.levels,
+        problems=tuple(problems),
+        interrupted=document.interrupted,
+    )
 
-    def work(command: str) -> int:
-        levels = parse_streams(streams)
-        settings = LoadSettings(url="", streams=levels, seconds=minutes * 60.0, manifest=manifest, seed=seed)
-        return run(settings, server_at(url, serve_option or ()), folder, command)
 
-    program.carry_out("tutti_asr_lab.trials.long_stream", work)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+def drifts(level: LevelReport) -> list[str]:
+    """Return the figures that grew from the first minute to the last; empty for a stable or one-minute level."""
+    if len(level.minutes) < 2:
+        return []
+    first, last = level.minutes[0], level.minutes[-1]
+    grown = []
+    if first.chunk_latency_ms is not None and last.chunk_latency_ms is not None:
+        for name, factor in LATENCY_FACTORS.items():
+            before_ms, after_ms = getattr(first.chunk_latency_ms, name), getattr(last.chunk_latency_ms, name)
+            if after_ms > factor * before_ms + LATENCY_SLACK_MS:
+                grown.append(f"chunk latency {name} grew from {before_ms:.1f} to {after_ms:.1f} ms")
+    for name, field in (("memory", "memory_mib"), ("decoder memory", "decoder_mib")):
+        before, after = getattr(first.server, field), getattr(last.server, field)
+        if before is not None and after is not None and after > (1 + MEMORY_SHARE) * before:
+            grown.append(f"{name} grew from {before:.1f} to {after:.1f} MiB")
+    return grown

@@ -1,187 +1,186 @@
 """CPU contention: latency of accepted streams while other processes compute on the same machine.
 
-`python -m tutti_asr_lab.trials.noisy_neighbor` starts a server for each number of streams, offers the streams in real
-time, twice runs one busy process per core for some seconds, and writes document, page and plot to `loadtest/results/`.
-The busy processes have the server's niceness, so the scheduler gives each of them half of a contended core. They are
-stopped here, and end by themselves if this program is killed.
+A server is started for each number of streams. Twice, one busy process per core runs for some seconds. The busy
+processes have the server's niceness, so the scheduler gives each of them half of a contended core. They are stopped
+here, and end by themselves if this program is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import math
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from loadtest.errors import BadSettings
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings, parse_streams
-from loadtest.measurement.plot import picture
-from loadtest.measurement.report import Result, print_remarks
-from loadtest.measurement.run import measure
-from loadtest.program import EXIT_INTERRUPTED, RESULTS, Folder, Levels, Seed, ServeOptions, ServerUrl, carry_out
-from loadtest.reports import pages
-from loadtest.reports.criteria import Criterion, conclude, table
-from loadtest.reports.environment import Environment
-from loadtest.reports.pages import number, percentile, place_lines
+from loadtest.program import Levels, ServerUrl
+from loadtest.reports.criteria import Criterion
+from loadtest.reports.pages import number, percentile
 from loadtest.served import server_at, start, stop
-
-NAME = "noisy_neighbor"
+from tutti_asr_lab.trials.trial import Panel, TrialOptions, TrialReport, compared_line, measure
 
 ACCEPTED_MS = 100.0
 """Latency objective of accepted streams at p98: the server's default `latency_budget_ms`."""
 
 SECOND_S = 1.0
 ARRIVAL_S = 5.0
-"""Time before the measured window, as in `tutti_asr_lab.trials.overload`."""
+"""Time before the measured window, as in the scenario `overload`."""
 
 BUSY = "import sys, time\nend_s = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end_s: pass"
+HEADINGS = ("offered", "phase", "p50", "p98", "max", "open", "limit")
+INTRO = """{} busy processes, one per core and with the server's niceness, ran during {} visits of {} s, {} s apart:
+each takes half of a contended core. Each number of streams was measured with a new server. Chunk latency in ms from the
+scheduled send of a step's last sample; the load generator runs on the same cores, and its own lag is included. Open:
+mean number of streams; limit: the lowest that the server set. The objective does not apply to the first {} s of a
+visit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Whole seconds of the measured window, from `from_s` until `to_s`."""
+class Phase(msgspec.Struct, frozen=True):
+    """Whole seconds of the measured window, from `from_s` until `to_s`; the objective applies if `judged`."""
 
     name: str
     from_s: int
     to_s: int
     judged: bool = True
-    """Whether the latency objective applies: not in the first seconds of a visit, which cannot be foreseen."""
+    chunk_latency_ms: Spread | None = None
+    open: float | None = None
+    limit: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(TrialOptions):
     """Quiet seconds, then `visits` times busy seconds followed by quiet ones.
 
-    The second visit shows how the server has adapted after the first. The first `transition_s` of a visit are reported
-    separately.
+    The second visit shows how the server has adapted after the first. The first `transition` seconds of a visit, which
+    cannot be foreseen, are reported separately.
     """
 
-    quiet_s: int = 10
-    busy_s: int = 10
-    after_s: int = 20
-    visits: int = 2
-    transition_s: int = 3
+    streams: Levels = "40,80,100"
+    quiet: Annotated[int, typer.Option(help="Seconds before the first visit of the busy processes.", min=1)] = 10
+    busy_s: Annotated[int, typer.Option("--beside", help="Seconds of each visit.")] = 10
+    after: Annotated[int, typer.Option(help="Seconds after each visit.", min=1)] = 20
+    visits: Annotated[int, typer.Option(help="Number of visits.", min=1)] = 2
+    transition: Annotated[
+        int, typer.Option(help="First seconds of a visit, to which the objective does not apply.", min=1)
+    ] = 3
+    stream_s: Annotated[float, typer.Option(help="Approximate length of a stream, seconds.")] = 15.0
+    uploads: Annotated[int, typer.Option(help="Concurrent uploads alongside the live streams.")] = 0
+    processes: Annotated[int, typer.Option(help="Busy processes; 0: one per core.")] = 0
+    url: ServerUrl = None
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
-        if min(self.quiet_s, self.after_s, self.visits, self.transition_s) < 1:
-            raise BadSettings("--quiet, --after, --visits and --transition must be at least 1")
-        if self.busy_s <= self.transition_s:
-            raise BadSettings(f"--beside {self.busy_s}: must be longer than --transition {self.transition_s}")
+        if self.busy_s <= self.transition:
+            raise BadSettings(f"--beside {self.busy_s}: must be longer than --transition {self.transition}")
 
     @property
     def seconds(self) -> int:
         """Length of all phases together."""
-        return self.quiet_s + self.visits * (self.busy_s + self.after_s)
+        return self.quiet + self.visits * (self.busy_s + self.after)
 
     @property
     def visits_s(self) -> tuple[tuple[int, int], ...]:
         """(begin, end) of each visit, in seconds of the measured window."""
-        begins = [self.quiet_s + visit * (self.busy_s + self.after_s) for visit in range(self.visits)]
+        begins = [self.quiet + visit * (self.busy_s + self.after) for visit in range(self.visits)]
         return tuple((begin, begin + self.busy_s) for begin in begins)
 
     def phases(self) -> tuple[Phase, ...]:
         """Return all phases in order."""
-        found = [Phase("before", 0, self.quiet_s)]
+        phases = [Phase("before", 0, self.quiet)]
         for visit, (begin, end) in enumerate(self.visits_s, 1):
-            comes = begin + self.transition_s
-            found += [
-                Phase(f"visit {visit}, first {self.transition_s} s", begin, comes, judged=False),
-                Phase(f"visit {visit}, the rest", comes, end),
-                Phase(f"after visit {visit}", end, end + self.after_s),
+            settled = begin + self.transition
+            phases += [
+                Phase(f"visit {visit}, first {self.transition} s", begin, settled, judged=False),
+                Phase(f"visit {visit}, the rest", settled, end),
+                Phase(f"after visit {visit}", end, end + self.after),
             ]
-        return tuple(found)
+        return tuple(phases)
 
 
-class Second(msgspec.Struct, frozen=True):
-    """One second of a level; `open` streams, and the server's `limit` and `slowdown`, are read at its end."""
+def play(plan: Plan) -> TrialReport:
+    """Measure the latency of accepted streams while other processes take half of each core for some seconds."""
+    cores, clock = plan.processes or len(os.sched_getaffinity(0)), time.perf_counter
+    phases: dict[str, tuple[Phase, ...]] = {}
+    levels: list[LevelReport] = []
+    bars, rows, panels, interrupted = list[Criterion](), list[tuple[str, ...]]([HEADINGS]), list[Panel](), False
+    for streams in parse_streams(plan.streams):
+        with server_at(plan.url, plan.serve_options) as url:
+            settings = LoadSettings(
+                url,
+                (streams,),
+                float(plan.seconds),
+                warmup_s=ARRIVAL_S,
+                stream_s=plan.stream_s,
+                seed=plan.seed,
+                retry=True,
+                uploads=plan.uploads,
+                period_s=SECOND_S,
+            )
+            result = measure(settings, partial(visit, plan, cores, clock))
+        [level], [by_second] = result.document.levels, result.minutes
+        levels.append(level)
+        phases[str(streams)] = by_phase = figures(plan, level, by_second)
+        bars += judge(level, by_phase)
+        rows += [_row(streams, phase) for phase in by_phase]
+        panels += _panels(level, by_second)
+        if interrupted := result.document.interrupted:
+            break
+    return TrialReport(
+        title="CPU contention",
+        intro=INTRO.format(cores, plan.visits, plan.busy_s, plan.after, plan.transition),
+        bars=tuple(bars),
+        rows=tuple(rows),
+        lines=tuple(_line(level) for level in levels),
+        figures={"busy_processes": cores, "visits_s": plan.visits_s, "phases": phases},
+        levels=tuple(levels),
+        panels=tuple(panels),
+        interrupted=interrupted,
+    )
 
-    p50_ms: float | None
-    p98_ms: float | None
-    open: float | None
-    limit: float | None
-    slowdown: float | None
 
-
-class PhaseFigures(msgspec.Struct, frozen=True):
-    """One phase of a level: latency of the steps sent in it, mean of open streams, lowest limit."""
-
-    name: str
-    judged: bool
-    chunk_latency_ms: Spread | None
-    open: float | None
-    limit: float | None
-
-
-class Offered(msgspec.Struct, frozen=True):
-    """Results for one number of offered streams: by phase, by second, and the load test's report."""
-
-    phases: tuple[PhaseFigures, ...]
-    seconds: tuple[Second, ...]
-    level: LevelReport
-
-
-class NoisyNeighbor(msgspec.Struct, frozen=True):
-    """The result document. `visits_s`: begin and end of each visit in seconds of a level."""
-
-    command: str
-    busy_processes: int
-    visits_s: tuple[tuple[int, int], ...]
-    bars: tuple[Criterion, ...]
-    levels: tuple[Offered, ...]
-    environment: Environment
-
-
-def figures(plan: Plan, level: LevelReport, by_second: Sequence[Latencies]) -> Offered:
-    """Return the figures of a level measured by the second; an interrupted level has fewer phases."""
-    servers = [minute.server for minute in level.minutes]
-    seconds = [
-        Second(_ms(spread, "p50"), _ms(spread, "p98"), server.sessions, server.limit, server.slowdown)
-        for spread, server in zip([latencies.spread() for latencies in by_second], servers, strict=False)
-    ]
+def figures(plan: Plan, level: LevelReport, by_second: Sequence[Latencies]) -> tuple[Phase, ...]:
+    """Return the phases of a level measured by the second, with latency of the steps sent in each, mean of open
+    streams, and lowest limit; an interrupted level has fewer phases.
+    """
     phases = []
     for phase in plan.phases():
-        if any(map(len, by_second[phase.from_s : phase.to_s])):
-            within = seconds[phase.from_s : phase.to_s]
-            spread = Latencies.merged(by_second[phase.from_s : phase.to_s]).spread()
-            live = [each.open for each in within if each.open is not None]
-            limits = [each.limit for each in within if each.limit is not None]
-            mean = sum(live) / len(live) if live else None
-            phases.append(PhaseFigures(phase.name, phase.judged, spread, mean, min(limits, default=None)))
-    return Offered(tuple(phases), tuple(seconds), level)
+        latencies = by_second[phase.from_s : phase.to_s]
+        if any(map(len, latencies)):
+            servers = [minute.server for minute in level.minutes[phase.from_s : phase.to_s]]
+            live = [server.sessions for server in servers if server.sessions is not None]
+            limits = [server.limit for server in servers if server.limit is not None]
+            phases.append(
+                msgspec.structs.replace(
+                    phase,
+                    chunk_latency_ms=Latencies.merged(latencies).spread(),
+                    open=sum(live) / len(live) if live else None,
+                    limit=min(limits, default=None),
+                )
+            )
+    return tuple(phases)
 
 
-def judge(offered: Offered) -> list[Criterion]:
+def judge(level: LevelReport, phases: Sequence[Phase]) -> list[Criterion]:
     """Return the criteria of a level: p98 of each judged phase, no failed streams, no changed transcripts."""
-    name = f"{offered.level.streams} offered"
-    bars = [
-        Criterion(f"{name}, {phase.name}: p98", ACCEPTED_MS, _ms(phase.chunk_latency_ms, "p98"), "ms")
-        for phase in offered.phases
-        if phase.judged
+    name = f"{level.streams} offered"
+    p98 = [(phase.name, phase.chunk_latency_ms) for phase in phases if phase.judged]
+    return [
+        *(Criterion(f"{name}, {phase}: p98", ACCEPTED_MS, ms.p98 if ms else None, "ms") for phase, ms in p98),
+        Criterion(f"{name}: accepted streams that failed", 0, level.failed),
+        Criterion(f"{name}: transcripts that differ from those alone", 0, level.mismatched),
     ]
-    level = offered.level
-    bars.append(Criterion(f"{name}: accepted streams that failed", 0, level.failed))
-    bars.append(Criterion(f"{name}: transcripts that differ from those alone", 0, level.mismatched))
-    return bars
-
-
-def _ms(spread: Spread | None, name: str) -> float | None:
-    return None if spread is None else getattr(spread, name)
 
 
 @contextlib.asynccontextmanager
@@ -194,7 +193,7 @@ async def busy(processes: int, seconds: float) -> AsyncIterator[None]:
         yield
 
 
-async def visit(plan: Plan, processes: int, schedule: Schedule, clock: Callable[[], float]) -> None:
+async def visit(plan: Plan, processes: int, clock: Callable[[], float], schedule: Schedule) -> None:
     """Run the busy processes as planned during a level."""
     for begin, end in plan.visits_s:
         await asyncio.sleep(schedule.from_s + begin - clock())
@@ -202,114 +201,25 @@ async def visit(plan: Plan, processes: int, schedule: Schedule, clock: Callable[
             await asyncio.sleep(schedule.from_s + end - clock())
 
 
-def markdown(found: NoisyNeighbor, plan: Plan, drawn: str) -> str:
-    """Return the page."""
-    lines = ["# CPU contention", "", f"`{found.command}`", ""]
-    lines += [f"{found.busy_processes} busy processes, one per core and with the server's niceness, ran during "]
-    lines[-1] += f"{plan.visits} visits of {plan.busy_s} s, {plan.after_s} s apart: each takes half of a contended "
-    lines[-1] += "core. Each number of streams was measured with a new server. Chunk latency in ms from the scheduled "
-    lines[-1] += "send of a step's last sample; the load generator runs on the same cores, and its own lag is "
-    lines[-1] += "included. Open: mean number of streams; limit: the lowest that the server set. The objective does "
-    lines[-1] += f"not apply to the first {plan.transition_s} s of a visit."
-    rows = []
-    for offered in found.levels:
-        for phase in offered.phases:
-            latencies = (percentile(phase.chunk_latency_ms, name) for name in ("p50", "p98", "max"))
-            load = (number(phase.open, ".0f"), number(phase.limit, ".0f"))
-            rows.append((str(offered.level.streams), phase.name, *latencies, *load))
-    lines += ["", *pages.table(("offered", "phase", "p50", "p98", "max", "open", "limit"), rows), ""]
-    for offered in found.levels:
-        level = offered.level
-        lines += [f"{level.streams} offered: {level.complete + level.cut} streams accepted, {level.refused} refused, "]
-        lines[-1] += f"{level.compared} transcripts compared with those alone, {level.mismatched} differ; the "
-        lines[-1] += f"generator sent {percentile(level.generator_lag_ms, 'p98')} ms late (p98)"
-        if level.uploads is not None and level.uploads.at_a_time:
-            lines[-1] += f"; {level.uploads.audio_s_per_s:.1f} s of uploads per second"
-        lines[-1] += ".  "
-    lines += ["", *table(found.bars), "", *place_lines(found.environment), "", f"![second by second]({drawn})", ""]
-    return "\n".join(lines)
+def _row(streams: int, phase: Phase) -> tuple[str, ...]:
+    latencies = (percentile(phase.chunk_latency_ms, name) for name in ("p50", "p98", "max"))
+    return (str(streams), phase.name, *latencies, number(phase.open, ".0f"), number(phase.limit, ".0f"))
 
 
-def draw(found: NoisyNeighbor, path: Path) -> None:
-    """Plot latency, open streams and limit by second, with a column for each number of offered streams."""
-    columns = len(found.levels)
-    with picture(path, 2, columns, (4.5 * columns, 6), sharex=True) as axes:
-        for above, below, offered in zip(axes[:columns], axes[columns:], found.levels, strict=True):
-            at = range(len(offered.seconds))
-            for name in ("p50_ms", "p98_ms"):
-                shown = [math.nan if (ms := getattr(each, name)) is None else ms for each in offered.seconds]
-                above.plot(at, shown, label=name.removesuffix("_ms"))
-            above.axhline(ACCEPTED_MS, color="grey", linestyle=":")
-            above.set(title=f"{offered.level.streams} offered", ylabel="chunk latency, ms", yscale="log")
-            for name, color in (("open", "C2"), ("limit", "C3")):
-                shown = [math.nan if (n := getattr(each, name)) is None else n for each in offered.seconds]
-                below.plot(at, shown, label=name, color=color)
-            below.set(ylabel="streams", xlabel="second", ylim=(0, None))
-            for begin, end in found.visits_s:
-                for one in (above, below):
-                    one.axvspan(begin, end, color="grey", alpha=0.2)
+def _line(level: LevelReport) -> str:
+    line = f"{level.streams} offered: {level.complete + level.cut} streams accepted, {level.refused} refused; "
+    if level.uploads is not None and level.uploads.at_a_time:
+        line += f"{level.uploads.audio_s_per_s:.1f} s of uploads per second; "
+    return f"{line}generator late by {percentile(level.generator_lag_ms, 'p98')} ms (p98); {compared_line(level)}"
 
 
-def run(
-    where: Callable[[], AbstractContextManager[str]],
-    plan: Plan,
-    base: LoadSettings,
-    folder: Path,
-    command: str,
-    *,
-    processes: int | None = None,
-) -> int:
-    """Measure each number of streams of `base` on a new server, print, write; returns the exit code.
-
-    `processes`: number of busy processes, by default one per core. Raises: LoadTestError, ClientError.
-    """
-    console, clock = Console(stderr=True), time.perf_counter
-    cores = processes or len(os.sched_getaffinity(0))
-    results: list[Result] = []
-    for streams in base.streams:
-        with where() as url:
-            asked = replace(base, url=url, streams=(streams,), seconds=float(plan.seconds), period_s=SECOND_S)
-            contention = lambda schedule: visit(plan, cores, schedule, clock)  # noqa: E731 - binds four arguments
-            results.append(measure(asked, progress=console.print, alongside=contention))
-        print_remarks(results[-1].document.levels[0], console)
-        if results[-1].document.interrupted:
-            break
-    levels = tuple(figures(plan, result.document.levels[0], result.minutes[0]) for result in results)
-    bars = tuple(itertools.chain.from_iterable(map(judge, levels)))
-    found = NoisyNeighbor(command, cores, plan.visits_s, bars, levels, results[0].document.environment)
-    draw(found, folder / f"{NAME}.png")
-    code = conclude(found, bars, markdown(found, plan, f"{NAME}.png"), folder, NAME)
-    return EXIT_INTERRUPTED if results[-1].document.interrupted else code
-
-
-def main(
-    *,
-    streams: Levels = "40,80,100",
-    quiet: Annotated[int, typer.Option(help="Seconds before the first visit of the busy processes.")] = 10,
-    busy_s: Annotated[int, typer.Option("--beside", help="Seconds of each visit.")] = 10,
-    after: Annotated[int, typer.Option(help="Seconds after each visit.")] = 20,
-    visits: Annotated[int, typer.Option(help="Number of visits.")] = 2,
-    transition: Annotated[
-        int, typer.Option(help="First seconds of a visit, to which the objective does not apply.")
-    ] = 3,
-    stream_s: Annotated[float, typer.Option(help="Approximate length of a stream, seconds.")] = 15.0,
-    uploads: Annotated[int, typer.Option(help="Concurrent uploads alongside the live streams.")] = 0,
-    url: ServerUrl = None,
-    serve_option: ServeOptions = None,
-    seed: Seed = 1,
-    folder: Folder = RESULTS,
-) -> None:
-    """Measure the latency of accepted streams while other processes take half of each core for some seconds."""
-
-    def work(command: str) -> int:
-        plan = Plan(quiet, busy_s, after, visits, transition)
-        base = LoadSettings(
-            "", parse_streams(streams), warmup_s=ARRIVAL_S, stream_s=stream_s, seed=seed, retry=True, uploads=uploads
-        )
-        return run(lambda: server_at(url, serve_option or ()), plan, base, folder, command)
-
-    carry_out("tutti_asr_lab.trials.noisy_neighbor", work)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+def _panels(level: LevelReport, by_second: Sequence[Latencies]) -> list[Panel]:
+    spreads = [latencies.spread() for latencies in by_second]
+    servers = [minute.server for minute in level.minutes]
+    at = tuple(map(float, range(len(by_second))))
+    ms = {name: tuple(getattr(each, name, None) for each in spreads) for name in ("p50", "p98")}
+    counts = {name: tuple(getattr(each, name) for each in servers) for name in ("sessions", "limit")}
+    return [
+        Panel(f"{level.streams} offered: ms", "second", at, ms, log=True),
+        Panel("streams", "second", at[: len(servers)], counts),
+    ]

@@ -1,37 +1,24 @@
-"""Overload test: with three times the limit of streams, accepted ones keep their latency and no resources leak.
-
-`python -m tutti_asr_lab.trials.overload` starts a server, loads it to its limit, then far beyond it, checks for leaks,
-and writes `loadtest/results/overload.json` and `.md`.
-"""
+"""Overload: with three times the limit of streams, accepted ones keep their latency and no resources leak."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
-import uvloop
-from rich.console import Console
 
 from loadtest.errors import BadSettings
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.measurement.report import print_remarks
 from loadtest.measurement.run import measure_levels
 from loadtest.measurement.server_metrics import CAPACITY, SESSIONS_MAX, scrape_at
-from loadtest.program import RESULTS, Folder, Seed, ServeOptions, ServerUrl, carry_out
-from loadtest.reports.criteria import Criterion, conclude, table
-from loadtest.reports.environment import Environment
-from loadtest.reports.pages import place_lines
+from loadtest.program import ServerUrl
+from loadtest.reports.criteria import Criterion
 from loadtest.served import server_at
-from tutti_asr_lab.trials.leftovers import IdleFigures, idle_figures, judge_leftovers
-
-NAME = "overload"
+from tutti_asr_lab.trials.leftovers import idle_figures, judge_leftovers
+from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, compared_line, latency_line, run_async, say
 
 ACCEPTED_MS, REFUSAL_MS = 100.0, 50.0
 """Latency objectives of accepted streams and of refusals; both at p98."""
@@ -40,73 +27,65 @@ IDLE_WITHIN_S = 10.0
 ARRIVAL_S = 5.0
 """Time before the measured window: all handshakes begin in the first second, and take longer on two cores."""
 
-
-class Overload(msgspec.Struct, frozen=True):
-    """The result document."""
-
-    command: str
-    limit: int
-    factor: float
-    bars: tuple[Criterion, ...]
-    full: LevelReport
-    overloaded: LevelReport
-    before: IdleFigures
-    after_first: IdleFigures
-    after: IdleFigures
-    environment: Environment
-    retry: bool = True
+INTRO = """{} streams offered for {:g} s to a server with room for {}, measured from {:g} s after the first handshake.
+Chunk latency from the scheduled send of a step's last sample, refusals from the start of the connection; tasks compared
+with those of the new server, memory after the second overload with that after the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Phases: the limit itself for `full_s`, then `factor` times the limit for `seconds`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(TrialOptions):
+    """Phases: the limit itself for `full_s`, then `factor` times the limit for `seconds`, and for `full_s` again.
 
-    A second overload of `full_s` follows, which distinguishes a leak, growing with each overload, from memory retained
-    by the allocator, which is bounded.
+    The second overload distinguishes a leak, growing with each overload, from memory retained by the allocator.
     """
 
-    factor: float = 3.0
-    seconds: float = 60.0
-    full_s: float = 20.0
-    limit: int | None = None  # None: from the server's metrics
+    factor: Annotated[float, typer.Option(help="Offered streams as a multiple of the limit.", min=1.01)] = 3.0
+    seconds: Annotated[float, typer.Option(help="Seconds of the overload.")] = 60.0
+    full_s: Annotated[float, typer.Option(help="Seconds at the limit, and of the second overload.")] = 20.0
+    limit: Annotated[int | None, typer.Option(help="Limit of streams. Default: as reported by the server.")] = None
+    stream_s: Annotated[float, typer.Option(help="Approximate length of a stream, seconds.")] = 15.0
+    retry: Annotated[
+        bool, typer.Option(help="Refused clients retry after Retry-After; else with their next stream.")
+    ] = True
+    url: ServerUrl = None
 
-    def __post_init__(self) -> None:
-        """Raises: BadSettings."""
-        if self.factor <= 1.0:
-            raise BadSettings(f"--factor {self.factor:g}: must be more than 1")
+
+def play(plan: Plan) -> TrialReport:
+    """Offer a server more streams than its limit; measure accepted streams, refusals and leaks."""
+    base = LoadSettings("", (1,), warmup_s=ARRIVAL_S, stream_s=plan.stream_s, seed=plan.seed, retry=plan.retry)
+    with server_at(plan.url, plan.serve_options) as url:
+        return run_async(overload(url, plan, base))
 
 
-async def overload(url: str, plan: Plan, base: LoadSettings, command: str, console: Console) -> Overload:
+async def overload(url: str, plan: Plan, base: LoadSettings) -> TrialReport:
     """Load to the limit, overload twice, and wait until the server is idle after each.
 
     Raises: LoadTestError, ClientError.
     """
-    clock = time.perf_counter
     limit = plan.limit or await _limit(url)
-    settings = replace(base, url=url)
-    quiet = await idle_figures(url, clock, within_s=IDLE_WITHIN_S)
-    full = await measure_levels(replace(settings, streams=(limit,), seconds=plan.full_s), progress=console.print)
-    before = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
     offered = round(plan.factor * limit)
-    over = await measure_levels(replace(settings, streams=(offered,), seconds=plan.seconds), progress=console.print)
-    first = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
-    await measure_levels(replace(settings, streams=(offered,), seconds=plan.full_s), progress=console.print)
-    after = await idle_figures(url, clock, within_s=IDLE_WITHIN_S, tasks=quiet.tasks)
-    [level] = over.document.levels
-    judged = (*judge(level), *judge_leftovers(msgspec.structs.replace(first, tasks=quiet.tasks), after))
-    place = over.document.environment
-    return Overload(
-        command,
-        limit,
-        plan.factor,
-        judged,
-        full.document.levels[0],
-        level,
-        before=before,
-        after_first=first,
-        after=after,
-        environment=place,
-        retry=base.retry,
+    levels, figures = list[LevelReport](), [await idle_figures(url, time.perf_counter, within_s=IDLE_WITHIN_S)]
+    for streams, seconds in ((limit, plan.full_s), (offered, plan.seconds), (offered, plan.full_s)):
+        settings = replace(base, url=url, streams=(streams,), seconds=seconds)
+        levels += (await measure_levels(settings, progress=say)).document.levels
+        figures.append(await idle_figures(url, time.perf_counter, within_s=IDLE_WITHIN_S, tasks=figures[0].tasks))
+    quiet, before, first, after = figures
+    full, level, _ = levels
+    answers = level.refusals.answer_ms if level.refusals is not None else None
+    memory = ", ".join(str(each.memory_mib) for each in (before, first, after))
+    return TrialReport(
+        title="Overload",
+        intro=INTRO.format(level.streams, level.seconds, limit, ARRIVAL_S),
+        bars=(*judge(level), *judge_leftovers(msgspec.structs.replace(first, tasks=quiet.tasks), after)),
+        lines=(
+            *latency_line(f"Full, {full.audio_s_per_s:.0f} streams carried on average", full.chunk_latency_ms),
+            *latency_line(f"Overloaded, {level.audio_s_per_s:.0f} carried", level.chunk_latency_ms),
+            *latency_line("Refusals", answers),
+            compared_line(level),
+            f"Memory when full, after one overload, after two: {memory} MiB.",
+        ),
+        levels=(full, level),
+        figures={"limit": limit, "before": before, "after_first": first, "after": after},
     )
 
 
@@ -125,30 +104,6 @@ def judge(level: LevelReport) -> list[Criterion]:
     ]
 
 
-def markdown(found: Overload) -> str:
-    """Return the page."""
-    level, refusals = found.overloaded, found.overloaded.refusals
-    lines = ["# Overload", "", f"`{found.command}`", ""]
-    lines += [f"{level.streams} streams offered for {level.seconds:g} s to a server with room for {found.limit}, "]
-    lines[-1] += f"measured from {ARRIVAL_S:g} s after the first handshake on. "
-    lines[-1] += f"Refused clients retry {'after Retry-After' if found.retry else 'with their next stream'}. "
-    lines[-1] += "Chunk latency from the scheduled send of a step's last sample, refusals from the start of the "
-    lines[-1] += "connection; tasks compared with those of the new server, memory after the second overload with that "
-    lines[-1] += "after the first."
-    lines += ["", *table(found.bars), ""]
-    for name, at in (("Full", found.full), ("Overloaded", level)):
-        if (chunk := at.chunk_latency_ms) is not None:
-            lines += [f"{name}, {at.streams} streams offered, {at.audio_s_per_s:.0f} carried on average: "]
-            lines[-1] += f"p50 {chunk.p50:.1f}, p98 {chunk.p98:.1f}, max {chunk.max:.1f} ms; "
-            lines[-1] += f"{at.compared} transcripts compared with those alone, {at.mismatched} differ.  "
-    if refusals is not None and (answer := refusals.answer_ms) is not None:
-        lines += [f"{answer.count} refusals: p50 {answer.p50:.1f}, p98 {answer.p98:.1f}, max {answer.max:.1f} ms.  "]
-    memory = [figures.memory_mib for figures in (found.before, found.after_first, found.after)]
-    if None not in memory:
-        lines += ["Memory when full, after one overload, after two: {} MiB.  ".format(", ".join(map(str, memory)))]
-    return "\n".join([*lines, "", *place_lines(found.environment), ""])
-
-
 async def _limit(url: str) -> int:
     """Return the server's limit of streams: its estimate, or its number of slots if that is lower."""
     values = (await scrape_at(url, time.perf_counter(), time.perf_counter)).values
@@ -156,39 +111,3 @@ async def _limit(url: str) -> int:
     if limit == float("inf"):
         raise BadSettings("the server does not report its limit of streams: set --limit")
     return int(limit)
-
-
-def run(where: AbstractContextManager[str], plan: Plan, base: LoadSettings, folder: Path, command: str) -> int:
-    """Overload, print, write; returns the exit code. Raises: LoadTestError, ClientError."""
-    console = Console(stderr=True)
-    with where as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = runner.run(overload(url, plan, base, command, console))
-    print_remarks(found.overloaded, console)
-    return conclude(found, found.bars, markdown(found), folder, NAME)
-
-
-def main(
-    *,
-    factor: Annotated[float, typer.Option(help="Offered streams as a multiple of the limit.")] = 3.0,
-    seconds: Annotated[float, typer.Option(help="Seconds of the overload.")] = 60.0,
-    limit: Annotated[int | None, typer.Option(help="Limit of streams. Default: as reported by the server.")] = None,
-    stream_s: Annotated[float, typer.Option(help="Approximate length of a stream, seconds.")] = 15.0,
-    retry: Annotated[
-        bool, typer.Option(help="Refused clients retry after Retry-After; else with their next stream.")
-    ] = True,
-    url: ServerUrl = None,
-    serve_option: ServeOptions = None,
-    seed: Seed = 1,
-    folder: Folder = RESULTS,
-) -> None:
-    """Offer a server more streams than its limit; measure accepted streams, refusals and leaks."""
-
-    def work(command: str) -> int:
-        base = LoadSettings(url="", streams=(1,), warmup_s=ARRIVAL_S, stream_s=stream_s, seed=seed, retry=retry)
-        return run(server_at(url, serve_option or ()), Plan(factor, seconds, limit=limit), base, folder, command)
-
-    carry_out("tutti_asr_lab.trials.overload", work)
-
-
-if __name__ == "__main__":
-    typer.run(main)

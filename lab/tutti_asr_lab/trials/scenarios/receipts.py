@@ -1,9 +1,8 @@
 """Receipts under load: many streams at once, each replayed alone as on several processors; and what receipts cost.
 
-`python -m tutti_asr_lab.trials.receipts` starts a server, streams recordings in real time with `receipt=true` and
-several options, stores audio and messages, and runs `tutti replay` over all of them here, as on a processor with AVX2
-alone, and as on any x86-64. It also compares the CPU time of the server with and without receipts, in rounds that
-alternate. Writes a document and a page to the folder of the results.
+Streams recordings in real time with `receipt=true` and several options, stores audio and messages, and runs `tutti
+audit` over all of them here, as on a processor with AVX2 alone, and as on any x86-64. It also compares the CPU time of
+the server with and without receipts, in rounds that alternate.
 """
 
 from __future__ import annotations
@@ -24,19 +23,17 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import typer
-import uvloop
-from rich.console import Console
 from websockets.asyncio.client import ClientConnection, connect
 
-from loadtest.errors import BadSettings, LoadTestError
+from loadtest.errors import LoadTestError
 from loadtest.generator.recordings import Recording, load
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.measurement.server_metrics import CPU_S, metrics_at
-from loadtest.program import RESULTS, Folder, Manifest, Seed, ServeOptions, carry_out
-from loadtest.reports.criteria import Criterion, conclude, table
+from loadtest.program import Manifest
+from loadtest.reports.criteria import Criterion
 from loadtest.served import ALL_IN, ONE_PROCESS, ROOT, served
+from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, run_async, say
 
-NAME = "receipts"
 PROCESSORS: Mapping[str, Mapping[str, str]] = {
     "this one": {},
     "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
@@ -59,19 +56,14 @@ COST = 0.02
 FINALIZE_EVERY = 7  # streams, of which one asks for a flush in the middle
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Streams at once, seconds of each, rounds of the comparison of CPU time (0: none), and the random seed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(TrialOptions):
+    """Streams at once, seconds of each, and rounds of the comparison of CPU time."""
 
-    streams: int = 200
-    seconds: float = 20.0
-    rounds: int = 5
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        """Raises: BadSettings."""
-        if self.streams < 1 or self.seconds <= 0 or self.rounds < 0:
-            raise BadSettings("--streams and --seconds must be positive, --rounds at least 0")
+    streams: Annotated[int, typer.Option(help="Streams at once.", min=1)] = 200
+    seconds: Annotated[float, typer.Option(help="Seconds of audio of each.", min=0.1)] = 20.0
+    rounds: Annotated[int, typer.Option(help="Rounds of the comparison of CPU time; 0: none.", min=0)] = 5
+    manifest: Manifest = None
 
 
 class Audited(msgspec.Struct, frozen=True):
@@ -81,17 +73,6 @@ class Audited(msgspec.Struct, frozen=True):
     seconds: float
     exit_code: int
     output: str
-
-
-class Receipts(msgspec.Struct, frozen=True):
-    """The result document. `cpu_s`: of the server by round, without and with receipts."""
-
-    command: str
-    bars: tuple[Criterion, ...]
-    streams: int
-    finals: int
-    audits: tuple[Audited, ...]
-    cpu_s: tuple[tuple[float, float], ...]
 
 
 class Streams:
@@ -172,77 +153,51 @@ def audit(folder: Path, keys: Path, processor: str) -> Audited:
     return Audited(processor, round(time.perf_counter() - began_s, 1), done.returncode, output)
 
 
-def compare_costs(runner: asyncio.Runner, url: str, streams: Streams, rounds: int) -> list[tuple[float, float]]:
+def compare_costs(url: str, streams: Streams, rounds: int) -> list[tuple[float, float]]:
     """Return the server's CPU seconds without and with receipts, each round in the other order."""
-    found = []
+    cpu_s = []
     with tempfile.TemporaryDirectory(prefix="tutti-") as name:
         for number in range(rounds):
             spent = {}
             for receipts in (False, True) if number % 2 else (True, False):
                 before_s = cpu_seconds(url)
-                runner.run(streams.run(Path(name) if receipts else None))
+                run_async(streams.run(Path(name) if receipts else None))
                 spent[receipts] = cpu_seconds(url) - before_s
-            found.append((round(spent[False], 3), round(spent[True], 3)))
-            Console(stderr=True).print(f"round {number + 1}: {spent[False]:.2f} s without, {spent[True]:.2f} s with")
-    return found
+            cpu_s.append((round(spent[False], 3), round(spent[True], 3)))
+            say(f"round {number + 1}: {spent[False]:.2f} s without, {spent[True]:.2f} s with")
+    return cpu_s
 
 
-def measure(plan: Plan, manifest: Path | None, options: Sequence[str], command: str) -> Receipts:
-    """Run everything. Raises: LoadTestError."""
-    recordings = load(manifest, level_s=plan.seconds, at_most=plan.streams, seed=plan.seed)
+def play(plan: Plan) -> TrialReport:
+    """Stream with receipts under load, replay every stream alone on several processors, and measure the cost."""
+    recordings = load(plan.manifest, level_s=plan.seconds, at_most=plan.streams, seed=plan.seed)
     with tempfile.TemporaryDirectory(prefix="tutti-") as name:
         folder, key, public = Path(name) / "streams", Path(name) / "key.json", Path(name) / "public.json"
         folder.mkdir()
         make = [sys.executable, "-m", "server.cli", "keys", "receipt", "--file", str(key)]
         public.write_text(subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout)  # noqa: S603
-        with (
-            served([*ALL_IN, *ONE_PROCESS, "--receipt-key-file", str(key), *options]) as url,
-            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        ):
+        with served([*ALL_IN, *ONE_PROCESS, "--receipt-key-file", str(key), *plan.serve_options]) as url:
             streams = Streams(url, recordings, plan)
-            finals = runner.run(streams.run(folder))
-            cpu_s = compare_costs(runner, url, streams, plan.rounds)
+            finals = run_async(streams.run(folder))
+            cpu_s = compare_costs(url, streams, plan.rounds)
         audits = [audit(folder, public, processor) for processor in PROCESSORS]
-    return Receipts(command, tuple(judge(audits, cpu_s)), plan.streams, finals, tuple(audits), tuple(cpu_s))
+    return report_of(plan, finals, audits, cpu_s)
 
 
-def judge(audits: Sequence[Audited], cpu_s: Sequence[tuple[float, float]]) -> list[Criterion]:
-    """Return the criteria."""
+def report_of(plan: Plan, finals: int, audits: Sequence[Audited], cpu_s: Sequence[tuple[float, float]]) -> TrialReport:
+    """Judge the replays, and the median cost of the rounds: CPU seconds without and with receipts."""
     bars = [Criterion(f"replays as on {each.processor}: exit code", 0, each.exit_code) for each in audits]
     if cpu_s:
         cost = statistics.median(with_s / without_s - 1 for without_s, with_s in cpu_s)
         bars.append(Criterion("CPU time that receipts add, median of rounds, as a share", COST, round(cost, 4)))
-    return bars
-
-
-def markdown(found: Receipts) -> str:
-    """Return the page."""
-    lines = ["# Receipts", "", f"`{found.command}`", "", *table(found.bars), ""]
-    lines += [f"{found.streams} streams at once, {found.finals} finals, each stream replayed alone:", ""]
-    lines += [f"- {each.processor}: {each.output} ({each.seconds:g} s)" for each in found.audits]
-    rounds = [f"{without_s:g} and {with_s:g}" for without_s, with_s in found.cpu_s]
-    lines += ["", f"CPU seconds of the server without and with receipts, by round: {', '.join(rounds) or 'none'}."]
-    return "\n".join([*lines, ""])
-
-
-def main(
-    *,
-    streams: Annotated[int, typer.Option(help="Streams at once.")] = 200,
-    seconds: Annotated[float, typer.Option(help="Seconds of audio of each.")] = 20.0,
-    rounds: Annotated[int, typer.Option(help="Rounds of the comparison of CPU time; 0: none.")] = 5,
-    manifest: Manifest = None,
-    seed: Seed = 1,
-    serve_option: ServeOptions = None,
-    folder: Folder = RESULTS,
-) -> None:
-    """Stream with receipts under load, replay every stream alone on several processors, and measure the cost."""
-
-    def work(command: str) -> int:
-        found = measure(Plan(streams, seconds, rounds, seed), manifest, list(serve_option or ()), command)
-        return conclude(found, found.bars, markdown(found), folder, NAME)
-
-    carry_out("tutti_asr_lab.trials.receipts", work)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    rounds = [f"{without_s:g} and {with_s:g}" for without_s, with_s in cpu_s]
+    return TrialReport(
+        title="Receipts",
+        intro=f"{plan.streams} streams at once, {finals} finals, each stream replayed alone.",
+        bars=tuple(bars),
+        lines=(
+            *(f"{each.processor}: {each.output} ({each.seconds:g} s)" for each in audits),
+            f"CPU seconds of the server without and with receipts, by round: {', '.join(rounds) or 'none'}.",
+        ),
+        figures={"audits": tuple(audits), "cpu_s": tuple(cpu_s)},
+    )

@@ -1,121 +1,258 @@
-"""Report on scaled replicas: criteria, page, table of moments as CSV, and plot against the ideal number."""
+"""Autoscaling with real replicas: the load doubles and falls, a loop starts and drains replicas by the chart's rule.
+
+Starts replicas of `tutti serve` and HAProxy with the shipped file, and makes calls whose number doubles twice. Calls
+are scheduled before the run, so that a slow server delays none of them.
+"""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+import heapq
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
+from typing import Annotated
 
-import msgspec
+import numpy as np
+import typer
 
-from loadtest.measurement.plot import picture
-from loadtest.reports import pages
-from loadtest.reports.criteria import Criterion, table
-from loadtest.reports.environment import Environment
-from loadtest.reports.pages import place_lines
-from tutti_asr_lab.trials.calls import OPENED_WITHIN_S, Plan
+from loadtest.errors import BadSettings
+from loadtest.generator.settings import SAMPLE_RATE
+from loadtest.reports.criteria import Criterion
+from tutti_asr_lab.simulation.autoscaling import ScalingRule
 from tutti_asr_lab.trials.figures import StreamFigures, figures
-from tutti_asr_lab.trials.scaled_replicas import Moment, Record
-from tutti_asr_lab.trials.streams import Outcome
+from tutti_asr_lab.trials.proxies import PROXIES, Proxy
+from tutti_asr_lab.trials.replicas import CHEAP, environment
+from tutti_asr_lab.trials.scaled_replicas import PLACES, PREFIX, Moment, Record, ScaledReplicas, ScaledTimes
+from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_plain, play_resumable, reference_texts
+from tutti_asr_lab.trials.trial import Panel, TrialOptions, TrialReport, run_async, say
 
-NAME = "scaling"
+DOUBLES_IN_S = 120.0
+"""Time in which the load doubles where the chart's autoscaler is to follow: docs/sizing.md."""
+
+START_S, METRIC_AGE_S = 45.0, 30.0
+"""In a cluster: from the decision for a replica until it is ready, and the age of the load that the autoscaler sees."""
+
+OPENED_WITHIN_S = 2.0
+"""Time in which the first calls open: real ones do not begin together."""
+
+TICK_S = 0.1
+SHORTEST, LONGEST = 0.5, 1.5
+"""Lengths of calls, as shares of the mean: calls that all had one length would also end together."""
+
+FLUSH_S = 5.0
+"""Time beyond the longest call for a drain, so that a call that cannot resume ends by itself."""
+
 REFUSED_AT_MOST, TOO_MANY_AT_MOST = 1.0, 33.4
 """Bars, in percent of the calls, and of the replicas that the rule wants for the load."""
 
 REFUSED = 503
+TEMPLATE = "    server-template replica- 16 replica:8080\n"
+EMPTY = f"    server-template {PREFIX} 1-{PLACES} 127.0.0.1:1 disabled\n"
+"""Places without replicas, for the loop to fill, instead of those that DNS fills."""
+
+INTRO = """Real replicas of {} channels with HAProxy in front of them. The open calls ({}) double within {:g} s each
+time, {:g} times faster than in a cluster, and all times of the chart's rule are as much shorter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(TrialOptions):
+    """Load and replicas of a run. All times of the autoscaler are shortened as the doubling is."""
+
+    channels: Annotated[int, typer.Option(help="Channels of a replica.", min=1)] = 12
+    calls: Annotated[int, typer.Option(help="Open calls at the beginning and at the end.", min=1)] = 6
+    doublings: Annotated[int, typer.Option(help="How many times the calls double.", min=1)] = 2
+    rise_s: Annotated[float, typer.Option(help="Seconds of each doubling; 120 in a cluster.", min=1.0)] = 40.0
+    hold_s: Annotated[float, typer.Option(help="Seconds before and after each doubling.", min=1.0)] = 20.0
+    call_s: Annotated[float, typer.Option(help="Mean length of a call, seconds.", min=1.0)] = 10.0
+    plain: Annotated[float, typer.Option(help="Share of calls that cannot resume.", min=0.0, max=1.0)] = 0.25
+    least: Annotated[int, typer.Option(help="Fewest replicas.", min=1)] = 1
+    most: Annotated[int, typer.Option(help="Most replicas; 1: without scaling.", min=1)] = 3
+    down_window_s: Annotated[
+        float, typer.Option(help="Window of the rule for removals, seconds; 0: the chart's, shortened.", min=0.0)
+    ] = 0.0
+    audios: Annotated[int, typer.Option(help="Different audios, each played once without load.", min=1)] = 12
+
+    def __post_init__(self) -> None:
+        """Raises: BadSettings."""
+        if self.least > self.most:
+            raise BadSettings(f"--most {self.most}: must be {self.least} or more replicas")
+
+    @property
+    def faster(self) -> float:
+        """How many times faster than in a cluster everything goes."""
+        return DOUBLES_IN_S / self.rise_s
+
+    @property
+    def rule(self) -> ScalingRule:
+        """The chart's rule with shorter times."""
+        rule = ScalingRule(least=self.least, most=self.most).faster(self.faster)
+        return replace(rule, down_window_s=self.down_window_s or rule.down_window_s)
+
+    @property
+    def times(self) -> ScaledTimes:
+        """Shortened times of a replica's start, of the load's age, and of a drain."""
+        return ScaledTimes(START_S / self.faster, METRIC_AGE_S / self.faster, self.call_s * LONGEST + FLUSH_S)
+
+    @property
+    def profile(self) -> tuple[tuple[float, float], ...]:
+        """Open calls by time, linear in between: doublings, a fall to the first number, time to remove replicas."""
+        rule, points = self.rule, [(0.0, 0.0), (OPENED_WITHIN_S, float(self.calls))]
+        removals_s = METRIC_AGE_S / self.faster + rule.down_window_s + 2 * rule.sync_s
+        removals_s += (self.most - self.least) * rule.period_s
+        peak = float(self.calls * 2**self.doublings)
+        parts = [(self.hold_s, peak), (self.rise_s, float(self.calls)), (removals_s, float(self.calls))]
+        for doubled in reversed(range(self.doublings)):
+            low = float(self.calls * 2**doubled)
+            parts = [(self.hold_s, low), (self.rise_s, 2 * low), *parts]
+        for seconds, calls in parts:
+            points.append((points[-1][0] + seconds, calls))
+        return tuple(points)
+
+    def open_calls(self, at_s: float) -> float:
+        """Return the calls that should be open at a time."""
+        at, calls = zip(*self.profile, strict=True)
+        return float(np.interp(at_s, at, calls))
+
+    def ideal(self, at_s: float) -> int:
+        """Return the number of replicas that the rule wants for the planned load at a time."""
+        rule = self.rule
+        return max(rule.least, min(rule.most, rule.wanted(self.open_calls(at_s) / self.channels)))
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """What a run gave: outcome of each call and whether it could resume, text of each audio, record of the loop."""
-
-    outcomes: Sequence[tuple[bool, Outcome]]
-    texts: Mapping[str, str]
-    record: Record
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One line of the CSV file: the plan and the replicas at one time."""
+class Call:
+    """One call of the schedule."""
 
     at_s: float
-    scheduled: float
-    """Calls that the profile has at this time."""
-    ideal: int
-    """Replicas that the rule wants for them."""
-    open: int
-    ready: int
-    starting: int
-    draining: int
-    load: float | None
-    seen: float | None
+    audio: int
+    resumable: bool
 
 
-class Scaling(msgspec.Struct, frozen=True):
-    """The result document. Shares in percent."""
-
-    command: str
-    channels: int
-    calls: tuple[int, ...]
-    """Open calls: before, between and after the doublings."""
-    rise_s: float
-    faster: float
-    bars: tuple[Criterion, ...]
-    placed: int
-    """Calls made."""
-    refused: int
-    resumable: StreamFigures
-    plain: StreamFigures
-    starts_s: tuple[float, ...]
-    drains: int
-    ideal_peak: int
-    ready_peak: int
-    replica_s: float
-    """Seconds of replicas, starting and draining ones included."""
-    ideal_s: float
-    environment: Environment
-
-
-def ideal(plan: Plan, at_s: float) -> int:
-    """Return the number of replicas that the rule wants for the planned load at a time."""
-    rule = plan.rule
-    return max(rule.least, min(rule.most, rule.wanted(plan.peak * plan.profile.speaking(at_s) / plan.channels)))
-
-
-def rows(plan: Plan, moments: Sequence[Moment]) -> list[Row]:
-    """Return the moments until the profile's end, with the plan at those times."""
-    profile = plan.profile
+def recordings(plan: Plan) -> list[Audio]:
+    """Return audios of different lengths. Raises: AudioError."""
+    longest = audios(plan.audios, plan.call_s * LONGEST, plan.seed)
+    shares = np.linspace(SHORTEST, LONGEST, plan.audios)
     return [
-        Row(
-            at_s=each.at_s,
-            scheduled=round(plan.peak * profile.speaking(each.at_s), 2),
-            ideal=ideal(plan, each.at_s),
-            open=each.open,
-            ready=each.ready,
-            starting=each.starting,
-            draining=each.draining,
-            load=each.load,
-            seen=each.seen,
-        )
-        for each in moments
-        if each.at_s <= profile.seconds
+        Audio(audio.name, audio.pcm[: round(plan.call_s * share * SAMPLE_RATE)])
+        for audio, share in zip(longest, shares, strict=True)
     ]
 
 
-def judge(
-    refused: float | None, streams: Sequence[StreamFigures], found: Sequence[Row], record: Record, peak_s: float
-) -> list[Criterion]:
-    """Return the criteria.
+def schedule(plan: Plan, lengths_s: Sequence[float]) -> list[Call]:
+    """Return the calls by time: as many are open as planned if each lasts exactly its audio's length."""
+    rng, ends_s, made = random.Random(plan.seed), list[float](), list[Call]()
+    for tick in range(round(plan.profile[-1][0] / TICK_S)):
+        now = tick * TICK_S
+        while ends_s and ends_s[0] <= now:
+            heapq.heappop(ends_s)
+        for _ in range(round(plan.open_calls(now)) - len(ends_s)):
+            audio = rng.randrange(len(lengths_s))
+            made.append(Call(now, audio, resumable=rng.random() >= plan.plain))
+            heapq.heappush(ends_s, now + lengths_s[audio])
+    return made
 
-    `refused`: percent of all calls; `streams`: accepted ones, resumable first; `peak_s`: end of the last doubling.
-    """
-    rising = [row for row in found if OPENED_WITHIN_S <= row.at_s <= peak_s]
-    too_many = max((100 * ((row.ready + row.starting) / row.ideal - 1) for row in rising), default=None)
-    missing = max(row.ideal for row in found) - max(row.ready for row in found) if found else None
-    extra = found[-1].ready + found[-1].starting - found[-1].ideal if found else None
+
+def haproxy() -> Proxy:
+    """Return HAProxy with the shipped file and empty places."""
+
+    def emptied(text: str, _: Sequence[int]) -> str:
+        if text.count(TEMPLATE) != 1:
+            raise ValueError(f"{TEMPLATE.strip()!r} must occur exactly once")
+        return text.replace(TEMPLATE, EMPTY)
+
+    return replace(PROXIES["haproxy"], in_front_of=emptied)
+
+
+def play(plan: Plan) -> TrialReport:
+    """Scale real replicas with a load that doubles and falls; check refusals, transcripts and numbers of replicas."""
+    return run_async(scaled(plan))
+
+
+async def scaled(plan: Plan) -> TrialReport:
+    """Run a plan. Raises: LoadTestError, HAProxyError."""
+    played, over = recordings(plan), asyncio.Event()
+    options = ["--threads", "1", "--max-streams", str(plan.channels), "--drain-timeout-s", f"{plan.times.drain_s:g}"]
+    options += plan.serve_options
+    with haproxy().running([]) as proxy:
+        control = f"127.0.0.1:{proxy.ports.control}"
+        replicas = ScaledReplicas(plan.rule, plan.times, control, options, environment() | CHEAP)
+        async with replicas.running(plan.ideal(OPENED_WITHIN_S)):
+            say(f"{len(played)} recordings without load …")
+            texts = await reference_texts(proxy.url, played)
+            loop = asyncio.create_task(replicas.follow(over))
+            calls = schedule(plan, [audio.duration_s for audio in played])
+            say(f"{len(calls)} calls in {plan.profile[-1][0]:.0f} s …")
+            work = asyncio.create_task(make_calls(proxy.url, calls, played))
+            await asyncio.wait({loop, work}, return_when=asyncio.FIRST_COMPLETED)
+            if loop.done():  # by an error
+                work.cancel()
+                await loop
+            outcomes = await work
+            over.set()
+            await loop
+    resumable, plain = ([one for kind, one in outcomes if kind is wanted] for wanted in (True, False))
+    return report_of(plan, resumable, plain, texts, replicas.record)
+
+
+async def make_calls(url: str, calls: Sequence[Call], played: Sequence[Audio]) -> list[tuple[bool, Outcome]]:
+    """Make each call at its time; returns the outcomes, with whether the call could resume."""
+    began_s = asyncio.get_running_loop().time()
+
+    async def one(call: Call) -> tuple[bool, Outcome]:
+        await asyncio.sleep(began_s + call.at_s - asyncio.get_running_loop().time())
+        play = play_resumable if call.resumable else play_plain
+        return call.resumable, await play(url, played[call.audio])
+
+    return await asyncio.gather(*(one(call) for call in calls))
+
+
+def report_of(
+    plan: Plan, resumable: Sequence[Outcome], plain: Sequence[Outcome], texts: dict[str, str], record: Record
+) -> TrialReport:
+    """Judge the outcomes of the calls and the record of the loop. A refused plain call was not accepted."""
+    made = len(resumable) + len(plain)
+    refused = sum(REFUSED in outcome.statuses for outcome in (*resumable, *plain))
+    accepted = [outcome for outcome in plain if REFUSED not in outcome.statuses]
+    kinds = {"Resumable": figures(resumable, texts), "Plain": figures(accepted, texts)}
+    moments = [moment for moment in record.moments if moment.at_s <= plan.profile[-1][0]]
+    gaps_s = [later.at_s - before.at_s for before, later in pairwise(moments)]
+    existing = sum((each.ready + each.starting + each.draining) * s for each, s in zip(moments, gaps_s, strict=False))
+    wanted = sum(plan.ideal(each.at_s) * gap_s for each, gap_s in zip(moments, gaps_s, strict=False))
+    starts = ", ".join(f"{seconds:.1f}" for seconds in record.starts_s) or "none"
+    calls = ", ".join(str(plan.calls * 2**doubled) for doubled in range(plan.doublings + 1))
+    return TrialReport(
+        title="Replicas scaled by load",
+        intro=INTRO.format(plan.channels, calls, plan.rise_s, plan.faster),
+        bars=tuple(judge(plan, 100 * refused / made, tuple(kinds.values()), moments, record)),
+        lines=(
+            f"{made} calls, {refused} refused; {record.drains} replicas drained.",
+            f"Seconds from a decision until the replica took calls: {starts}.",
+            f"Seconds of replicas: {existing:.1f}, of the ideal number {wanted:.1f}.",
+            *(kind.line(name) for name, kind in kinds.items()),
+        ),
+        figures={**kinds, "drains": record.drains, "starts_s": record.starts_s, "moments": moments},
+        panels=_panels(plan, moments),
+        problems=(*kinds["Resumable"].problems, *kinds["Plain"].problems),
+    )
+
+
+def judge(
+    plan: Plan, refused: float, streams: Sequence[StreamFigures], moments: Sequence[Moment], record: Record
+) -> list[Criterion]:
+    """Return the criteria. `refused`: percent of all calls; `streams`: accepted ones, resumable first."""
+    too_many = missing = extra = None
+    if moments:
+        wanted = [plan.ideal(each.at_s) for each in moments]
+        up = [each.ready + each.starting for each in moments]
+        peak_s = plan.profile[1 + 2 * plan.doublings][0]
+        rising = [at for at, each in enumerate(moments) if OPENED_WITHIN_S <= each.at_s <= peak_s]
+        too_many = max((100 * (up[at] / wanted[at] - 1) for at in rising), default=None)
+        missing = max(wanted) - max(each.ready for each in moments)
+        extra = up[-1] - wanted[-1]
     return [
-        Criterion("calls refused", REFUSED_AT_MOST, refused, "%"),
+        Criterion("calls refused", REFUSED_AT_MOST, round(refused, 2), "%"),
         Criterion("transcripts that differ", 0, sum(kind.finished - kind.equal for kind in streams)),
         Criterion("accepted calls that did not finish", 0, sum(kind.streams - kind.finished for kind in streams)),
         Criterion("audio of resumable calls lost", 0, streams[0].lost_s, "s"),
@@ -126,81 +263,9 @@ def judge(
     ]
 
 
-def concluded(plan: Plan, command: str, played: Played, environment: Environment) -> tuple[Scaling, list[Row]]:
-    """Return document and rows."""
-    outcomes, record = played.outcomes, played.record
-    refused = sum(REFUSED in outcome.statuses for _, outcome in outcomes)
-    accepted = [(kind, outcome) for kind, outcome in outcomes if kind or REFUSED not in outcome.statuses]
-    kinds = [
-        figures([outcome for kind, outcome in accepted if kind is wanted], played.texts) for wanted in (True, False)
-    ]
-    found, profile = rows(plan, record.moments), plan.profile
-    peak_s = profile.at_s[1 + 2 * plan.doublings]
-    gaps_s = [later.at_s - before.at_s for before, later in pairwise(found)]
-    existing = [row.ready + row.starting + row.draining for row in found]
-    document = Scaling(
-        command=command,
-        channels=plan.channels,
-        calls=tuple(plan.calls * 2**doubled for doubled in range(plan.doublings + 1)),
-        rise_s=plan.rise_s,
-        faster=plan.faster,
-        bars=tuple(judge(round(100 * refused / len(outcomes), 2), kinds, found, record, peak_s)),
-        placed=len(outcomes),
-        refused=refused,
-        resumable=kinds[0],
-        plain=kinds[1],
-        starts_s=tuple(record.starts_s),
-        drains=record.drains,
-        ideal_peak=max(row.ideal for row in found),
-        ready_peak=max(row.ready for row in found),
-        replica_s=round(sum(number * gap_s for number, gap_s in zip(existing, gaps_s, strict=False)), 1),
-        ideal_s=round(sum(row.ideal * gap_s for row, gap_s in zip(found, gaps_s, strict=False)), 1),
-        environment=environment,
-    )
-    return document, found
-
-
-def markdown(found: Scaling) -> str:
-    """Return the page."""
-    kinds = (("Resumable", found.resumable), ("Plain", found.plain))
-    starts = ", ".join(f"{seconds:.1f}" for seconds in found.starts_s) or "none"
-    what = f"Real replicas of {found.channels} channels with HAProxy in front of them. The open calls "
-    what += f"({', '.join(map(str, found.calls))}) double within {found.rise_s:g} s each time, {found.faster:g} times "
-    what += "faster than in a cluster, and all times of the chart's rule are as much shorter."
-    numbers = f"{found.placed} calls, {found.refused} refused; at most {found.ready_peak} replicas ready, "
-    numbers += f"{found.ideal_peak} wanted; {found.drains} drained. "
-    numbers += f"Seconds from a decision until the replica took calls: {starts}.  "
-    lines = ["# Replicas scaled by load", "", f"`{found.command}`", "", what, "", *table(found.bars), ""]
-    lines += [numbers, f"Seconds of replicas: {found.replica_s:g}, of the ideal number {found.ideal_s:g}.  "]
-    for name, kind in kinds:
-        text = f"{name} calls: {kind.streams}, {kind.finished} finished, {kind.equal} equal word for word; "
-        lines.append(f"{text}{kind.by_ticket} times moved by ticket, {kind.by_replay} from the last final.  ")
-    lines += ["", *place_lines(found.environment)]
-    return "\n".join(lines) + "\n"
-
-
-def write(found: Scaling, moments: Sequence[Row], folder: Path) -> list[Path]:
-    """Write document, page, table of moments and plot; returns their paths."""
-    paths = pages.write(found, markdown(found), folder, NAME)
-    table_path, plot = folder / f"{NAME}.csv", folder / f"{NAME}.png"
-    with table_path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row.__struct_fields__)
-        writer.writerows(msgspec.structs.astuple(row) for row in moments)
-    draw(moments, found.channels, plot)
-    return [*paths, table_path, plot]
-
-
-def draw(moments: Sequence[Row], channels: int, path: Path) -> None:
-    """Plot calls and replicas over time; the dashed line is the number that the rule wants for the planned load."""
-    at_s = [row.at_s for row in moments]
-    with picture(path, 2, 1, (9, 6), sharex=True) as (calls, replicas):
-        calls.plot(at_s, [row.scheduled for row in moments], "--", label="planned calls")
-        calls.step(at_s, [row.open for row in moments], where="post", label="open channels")
-        calls.step(at_s, [channels * row.ready for row in moments], where="post", label="channels of ready replicas")
-        replicas.step(at_s, [row.ideal for row in moments], "--", where="post", label="ideal")
-        replicas.step(at_s, [row.ready for row in moments], where="post", label="ready")
-        for name in ("starting", "draining"):
-            replicas.step(at_s, [getattr(row, name) for row in moments], ":", where="post", label=name)
-        calls.set(ylabel="calls")
-        replicas.set(xlabel="seconds", ylabel="replicas")
+def _panels(plan: Plan, moments: Sequence[Moment]) -> tuple[Panel, ...]:
+    at = tuple(each.at_s for each in moments)
+    calls = {"planned calls": tuple(map(plan.open_calls, at)), "open channels": tuple(each.open for each in moments)}
+    replicas = {name: tuple(getattr(each, name) for each in moments) for name in ("ready", "starting", "draining")}
+    ideal = {"ideal": tuple(map(plan.ideal, at))}
+    return (Panel("calls", "second", at, calls), Panel("replicas", "second", at, ideal | replicas))

@@ -1,1 +1,0 @@
-"""Real replicas scaled by the simulated autoscaler's rule, with HAProxy in front of them, under a load that doubles."""
