@@ -131,7 +131,6 @@ BY_COMMANDS = {  # values that only the command itself can check
     "calibration": (["plan", "--calibration", "absent.json"], "--calibration"),
     "levels": (["plan", "--levels", "ten"], "--levels"),
     "level of zero": (["plan", "--levels", "0"], "--levels"),
-    "client": (["plan", "--client-us", "1,nan,2"], "--client-us"),
     "cores": (["plan", "--cores", "0"], "--cores"),
     "gpu without cores": (["plan", "--gpu"], "--gpu"),
     "cores and streams": (["plan", "--cores", "8", "--streams", "9"], "--streams"),

@@ -1,8 +1,7 @@
 """Throughput against latency: p98 against core-seconds for an hour of audio, for each policy at several loads.
 
 `python -m tutti_asr_lab.benchmarks.tradeoff --published DIR` measures our network and the published one in DIR, and
-writes `loadtest/results/tradeoff.json` and `.md`, the picture, and the table in docs/sizing.md. With another `--folder`
-page and picture stay as they are. Loads that a policy does not carry are left out.
+writes `loadtest/results/tradeoff.json`, `.md` and `.png`. Loads that a policy does not carry are left out.
 """
 
 from __future__ import annotations
@@ -26,10 +25,8 @@ from loadtest.measurement.report import Document, faults
 from loadtest.measurement.run import measure
 from loadtest.reports import pages
 from loadtest.served import ALL_IN, ONE_PROCESS, served
-from tutti_asr_lab.planning.sizing import IMAGES, PAGE, placed
 
 NAME = "tradeoff"
-KEPT = program.RESULTS / f"{NAME}.json"
 POLICIES = (Policy.SINGLE.value, Policy.EAGER.value, Policy.DEADLINE.value)
 GIVE_UP_MS = 300.0
 """A policy whose p98 is above this at a load does not carry it; higher loads are skipped."""
@@ -143,23 +140,14 @@ def measured(
 
 
 def write(found: Tradeoff, folder: Path) -> int:
-    """Write result, page and picture, and with the kept results the table of docs/sizing.md; returns the exit code."""
-    kept = folder == program.RESULTS
-    picture = (IMAGES if kept else folder) / f"{NAME}.png"
+    """Write result, page and picture; returns the exit code."""
+    picture = folder / f"{NAME}.png"
     written = pages.write(found, markdown(found), folder, NAME)
     draw(found, picture)
-    if kept:
-        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-        written.append(PAGE)
     pages.show_written(found, [*written, picture])
     if found.runs[-1].document.interrupted:
         return program.EXIT_INTERRUPTED
     return program.EXIT_OK if all(loads(run) for run in found.runs) else program.EXIT_BAD
-
-
-def with_table(page: str) -> str:
-    """Return docs/sizing.md with the table of the kept measurement."""
-    return placed(page, "policies", table(msgspec.json.decode(KEPT.read_bytes(), type=Tradeoff, strict=False)))
 
 
 def main(

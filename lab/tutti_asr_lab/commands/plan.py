@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,6 @@ MOST_STREAMS, MOST_MS, MOST_US = 100_000_000, 10_000.0, 10_000_000.0
 """Bounds of what can be meant: above them results are numbers without a meaning, or take hours."""
 
 if TYPE_CHECKING:
-    from tutti_asr_lab.planning.day import Day
     from tutti_asr_lab.planning.plan import Output
     from tutti_asr_lab.simulation.calibration import Calibration
     from tutti_asr_lab.simulation.planning import Serving
@@ -50,38 +48,6 @@ def for_cores(
     """Options of `tutti plan` for one server, by the cores of its machine."""
 
 
-def for_a_day(
-    *,
-    users: Annotated[
-        int | None,
-        typer.Option(help="Instead: simulate replicas for this number of users over a day.", min=1, max=MOST_STREAMS),
-    ] = None,
-    profile: Annotated[
-        str, typer.Option(help="With --users: CSV file of the share that speaks by time, or: day, doubling.")
-    ] = "day",
-    fill: Annotated[
-        float, typer.Option(help="With --users: the autoscaler's target, `fill` of the chart.", min=0.05, max=1.0)
-    ] = 0.6,
-    max_replicas: Annotated[int, typer.Option(help="With --users: most replicas.", min=3, max=1_000_000)] = 1_000,
-    start_s: Annotated[
-        float, typer.Option(help="With --users: seconds until a new replica is ready.", min=0.0, max=86_400.0)
-    ] = 45.0,
-    resumable: Annotated[
-        float, typer.Option(help="With --users: share of streams that a removed replica hands on.", min=0.0, max=1.0)
-    ] = 0.0,
-    failures: Annotated[
-        float, typer.Option(help="With --users: failures of a replica in a day.", min=0.0, max=10_000.0)
-    ] = 0.5,
-    csv: Annotated[Path | None, typer.Option(help="With --users: write each minute to this CSV file.")] = None,
-) -> None:
-    """Options of `tutti plan` for replicas over a day."""
-
-
-OF_DAY = set(inspect.signature(for_a_day).parameters) - {"users"}
-NOT_OF_DAY = {"streams", "levels", "seconds", "client_us", "crowd"}
-
-
-@same_options_as(for_a_day)
 @same_options_as(for_cores)
 def plan(
     context: typer.Context,
@@ -149,23 +115,15 @@ def plan(
             help="Streams that connect to a replica at once, in addition to the others.", min=0, max=1_000_000
         ),
     ] = 0,
-    client_us: Annotated[
-        str | None,
-        typer.Option(
-            help="Add a load generator on the same machine: µs to send, to receive, its clock's tick, to open a stream."
-        ),
-    ] = None,
     as_json: JsonOption = False,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Plot latency and batch size against load, or replicas over the day, to this PNG file."),
+        typer.Option(help="Plot latency and batch size against load to this PNG file."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for start times and batch times.")] = 1,
     **options: Any,
 ) -> None:
     """Estimate the number of replicas needed for N streams at a latency target, by simulation with the real batcher.
-
-    With --users: the replicas over a day, chosen by the autoscaler of the Helm chart.
 
     A stereo call with `multichannel=true` is a stream of two channels, each of which counts: --channels 2.
 
@@ -176,7 +134,6 @@ def plan(
         return
     for option in given_options(context, {"published_us", "step_ms"}):
         raise typer.BadParameter(f"{option}: needs --cores")
-    _check_day(context, options["users"])
     from batching.batcher import Policy
     from tutti_asr_lab.planning import plan as plan_runs
     from tutti_asr_lab.simulation.planning import Serving
@@ -185,18 +142,14 @@ def plan(
     device = _calibration(calibration, decoder)
     with _named("--levels", levels):
         loads = plan_runs.parse_levels(levels) if levels else None
-    with _named("--client-us", client_us):
-        client = plan_runs.parse_client(client_us)
-    if options["users"] is not None:
-        found = _plan_for_a_day(device, serving, context.params)
-    elif loads is None:
+    if loads is None:
         total = streams * channels
         found = plan_runs.answer(device, serving, streams=total, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
     else:
         total_loads = [load * channels for load in loads]
-        found = plan_runs.predict(device, serving, total_loads, seconds=seconds, client=client, seed=seed)
+        found = plan_runs.predict(device, serving, total_loads, seconds=seconds, seed=seed)
     _print(found, as_json=as_json)
-    if plot is not None and options["users"] is None:
+    if plot is not None:
         _draw(device, serving, loads, plot, seed)
     raise typer.Exit(0 if found.possible else EXIT_FAILED)
 
@@ -220,33 +173,6 @@ def _plan_for_cores(context: typer.Context, options: Mapping[str, Any]) -> None:
     _print(forecast(found), as_json=options["as_json"])
 
 
-def _plan_for_a_day(device: Calibration, serving: Serving, options: Mapping[str, Any]) -> Output:
-    """Simulate replicas over a day, and write its files. Raises: typer.BadParameter."""
-    from tutti_asr_lab.planning.day import profile_of, report, simulate_day, usable_channels
-    from tutti_asr_lab.simulation.autoscaling import ScalingRule
-    from tutti_asr_lab.simulation.fleet import TICKS, FleetSettings
-
-    slo_s, headroom, seed = options["slo_ms"] / 1e3, options["headroom"], options["seed"]
-    limit = usable_channels(device, serving, slo_s=slo_s, headroom=headroom, seed=seed)
-    if limit < options["channels"]:
-        return report(device, None)
-    fleet = FleetSettings(
-        options["users"],
-        limit,
-        stream_s=serving.stream_s,
-        channels=options["channels"],
-        start_s=options["start_s"],
-        resumable=options["resumable"],
-        failures_per_day=options["failures"],
-        rule=ScalingRule(fill=options["fill"], most=options["max_replicas"]),
-        tick_s=serving.stream_s / TICKS,
-    )
-    with _named("--profile", options["profile"]):
-        day = simulate_day(device, serving, profile_of(options["profile"]), fleet, seed=seed)
-    _write_day(day, options["csv"], options["plot"])
-    return report(device, day)
-
-
 def _print(found: Output, *, as_json: bool) -> None:
     typer.echo("\n".join(found.lines), err=as_json)
     if as_json:
@@ -263,16 +189,6 @@ def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool, publis
         needs = option == "--step-ms" and not gpu
         advice = "needs --published-us" if needs else f"cannot be combined with {others}; leave one of them out"
         raise typer.BadParameter(f"{option}: {advice}")
-
-
-def _check_day(context: typer.Context, users: int | None) -> None:
-    """Reject options that a day, or a plan without one, would ignore. Raises: typer.BadParameter."""
-    if users is None:
-        for option in given_options(context, OF_DAY):
-            raise typer.BadParameter(f"{option}: needs --users")
-    else:
-        for option in given_options(context, NOT_OF_DAY):
-            raise typer.BadParameter(f"{option}: cannot be combined with --users; leave one of them out")
 
 
 def _calibration(path: Path | None, decoder: str | None) -> Calibration:
@@ -306,20 +222,6 @@ def _draw(device: Calibration, serving: Serving, loads: tuple[int, ...] | None, 
         from tutti_asr_lab.planning.plan_plot import draw
 
         draw(device, serving, path, loads=loads, seed=seed)
-
-
-def _write_day(day: Day, table: Path | None, plot: Path | None) -> None:
-    """Write the files of a simulated day. Raises: typer.BadParameter."""
-    from tutti_asr_lab.planning.day import write_csv
-
-    if table is not None:
-        with _named("--csv", table):
-            write_csv(day.moments, table)
-    if plot is not None:
-        with _drawing(plot):
-            from tutti_asr_lab.planning.plan_plot import draw_day
-
-            draw_day(day, plot)
 
 
 @contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tutti_asr_lab.planning.plan_report import plan_lines, point_lines, provenance_line
-from tutti_asr_lab.simulation.calibration import Calibration, Client
+from tutti_asr_lab.simulation.calibration import Calibration
 from tutti_asr_lab.simulation.planning import Point, Serving, plan, run_load
 
 MOST_CORES, MOST_LEVEL = 10_000, 1_000_000
@@ -45,21 +44,6 @@ def _numbers(text: str, form: str, most: int) -> tuple[int, ...]:
     return numbers
 
 
-def parse_client(text: str | None) -> Client | None:
-    """Parse three or four numbers with commas, in µs. Raises: ValueError."""
-    if text is None:
-        return None
-    try:
-        costs = [float(part) * 1e-6 for part in text.split(",")]
-    except ValueError:
-        costs = []
-    if len(costs) not in (3, 4) or not all(math.isfinite(cost) and cost >= 0 for cost in costs):
-        raise ValueError(
-            "must be SEND,RECEIVE,TICK or SEND,RECEIVE,TICK,OPEN in µs, each 0 or more, such as 40,60,1000,1500"
-        )
-    return Client(*costs)
-
-
 def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float, headroom: float, seed: int) -> Output:
     """Estimate the number of replicas for this number of streams."""
     found = plan(device, serving, streams=streams, slo_s=slo_s, headroom=headroom, seed=seed)
@@ -83,14 +67,10 @@ def predict(
     loads: Sequence[int],
     *,
     seconds: float | None,
-    client: Client | None,
     seed: int,
 ) -> Output:
     """Simulate each load on one replica."""
-    points = [
-        Point(streams, run_load(device, serving, streams, seconds=seconds, client=client, seed=seed))
-        for streams in loads
-    ]
+    points = [Point(streams, run_load(device, serving, streams, seconds=seconds, seed=seed)) for streams in loads]
     policy = serving.policy.value
     lines = [provenance_line(device), *point_lines(policy, points)]
     levels = [{"policy": policy, **_point(point)} for point in points]

@@ -1,4 +1,4 @@
-"""Plots: latency and batch size against load by policy, for given loads also batch sizes; replicas over a day.
+"""Plots: latency and batch size against load by policy, for given loads also batch sizes.
 
 The only module of this folder that imports matplotlib.
 """
@@ -19,8 +19,6 @@ from tutti_asr_lab.simulation.planning import Point, Serving, curve, most_stream
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from tutti_asr_lab.planning.day import Day
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Loads as shares of a replica's maximum with full batches; the knee is between the last ones."""
@@ -58,29 +56,6 @@ def draw(
         axes.grid(visible=True, which="both", alpha=0.25)
         axes.legend(fontsize="small")
     figure.suptitle(provenance_line(device), fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
-def draw_day(day: Day, path: Path) -> None:
-    """Plot calls, replicas and refusals over the time of a profile."""
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    hours = [moment.at_s / 3_600 for moment in day.moments]
-    figure, (above, below) = plt.subplots(2, 1, figsize=(8, 5.5), sharex=True, layout="constrained")
-    above.plot(hours, [moment.open for moment in day.moments], color="C0")
-    above.set(ylabel="open calls", ylim=(0, None))
-    below.step(hours, [moment.ready for moment in day.moments], where="pre", label="ready")
-    below.step(hours, [moment.needed for moment in day.moments], where="pre", label="wanted for the load", alpha=0.6)
-    below.step(hours, [moment.draining for moment in day.moments], where="pre", label="draining")
-    below.set(xlabel="hours", ylabel="replicas", ylim=(0, None))
-    refused = [(at, moment) for at, moment in zip(hours, day.moments, strict=True) if moment.refused]
-    above.plot([at for at, _ in refused], [m.open for _, m in refused], "x", color="C3", label="calls refused")
-    for axes in (above, below):
-        axes.grid(visible=True, alpha=0.25)
-        axes.legend(fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)

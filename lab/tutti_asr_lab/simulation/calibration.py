@@ -44,7 +44,7 @@ class Overheads:
     path_s: float = 0.0
     """Round trip of a step outside all threads: sockets."""
     wake_s: float = 0.0
-    """Median from an event to the start of its work in a thread that sleeps: event loop, model thread or client."""
+    """Median from an event to the start of its work in a thread that sleeps: event loop or model thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +92,6 @@ class Spreads:
     """Spread of `wake_s`."""
     loop: Spread = Spread()
     """Spread of the event loop's time for the results of a batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """Load generator on the same machine, a third server with one queue. Times in seconds."""
-
-    send_s: float = 0.0
-    receive_s: float = 0.0
-    tick_s: float = 0.0
-    """Timer resolution: a due message is sent at the next tick, together with all others that are due by then."""
-    open_s: float = 0.0
-    """Per stream: connection and handshake, and its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,13 @@ class Model(Protocol):
 
 
 class Cores:
-    """Cores shared by event loops, model threads and load generator; 0 = one core for each.
+    """Cores shared by event loops and model threads; 0 = one core for each.
 
-    With more busy threads than cores, event loops and generator are slowed in proportion, as by a fair scheduler. The
+    With more busy threads than cores, event loops are slowed in proportion, as by a fair scheduler. The
     slowdown of the model threads is part of the measured `Interference`.
     """
 
     def __init__(self, count: int, models: Sequence[Model]) -> None:
-        self.client_until_s = -1.0
         self.loops: Sequence[EventLoop] = ()  # set once they exist
         self._count = count
         self._models = models
@@ -50,8 +49,7 @@ class Cores:
         """Elapsed seconds for work of `seconds` that a thread starts now."""
         if not self._count:
             return seconds
-        active = 1 + (self.client_until_s > now)
-        active += sum(loop.until_s > now for loop in self.loops) + sum(model.computing for model in self._models)
+        active = 1 + sum(loop.until_s > now for loop in self.loops) + sum(model.computing for model in self._models)
         return seconds * max(1.0, active / self._count)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batching.batcher import Batcher, Policy
-from tutti_asr_lab.simulation.calibration import Calibration, Client
+from tutti_asr_lab.simulation.calibration import Calibration
 from tutti_asr_lab.simulation.outcome import Outcome
 from tutti_asr_lab.simulation.simulator import Simulator
 from tutti_asr_lab.simulation.workload import Churn, Crowd, Live
@@ -74,7 +74,6 @@ def run_load(
     streams: int,
     *,
     seconds: float | None = None,
-    client: Client | None = None,
     seed: int = 1,
 ) -> Outcome:
     """Simulate `streams` live streams on one replica."""
@@ -94,7 +93,6 @@ def run_load(
         overheads=calibration.overheads,
         interference=calibration.interference,
         spreads=calibration.spreads,
-        client=client,
         cores=serving.front_ends + SPARE_CORES if serving.front_ends else calibration.provenance.cores,
         front_ends=serving.front_ends,
         seed=seed,

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from batching.batcher import Batcher
-from tutti_asr_lab.simulation.calibration import Client, Interference, Overheads, RandomFactors, Spreads
+from tutti_asr_lab.simulation.calibration import Interference, Overheads, RandomFactors, Spreads
 from tutti_asr_lab.simulation.event_loop import Cores, EventLoop
 from tutti_asr_lab.simulation.generator import Generator
 from tutti_asr_lab.simulation.model_thread import ModelThread, StepToken
@@ -30,7 +30,10 @@ GROWTH, GROWTH_S = 1.5, 0.02
 class Server(Protocol):
     """Component of the simulation that acts at scheduled times."""
 
-    at_s: float
+    @property
+    def at_s(self) -> float:
+        """Time of its next event."""
+        ...
 
     def act(self, now: float) -> None:
         """Process the event that is due now."""
@@ -49,7 +52,6 @@ class Simulator:
         overheads: Overheads | None = None,
         interference: Interference | None = None,
         spreads: Spreads | None = None,
-        client: Client | None = None,
         cores: int = 0,
         front_ends: int = 0,
         seed: int = 1,
@@ -57,7 +59,7 @@ class Simulator:
         """Build the replica. The batchers must be new, one per model, each with as many of the streams.
 
         Their `max_queued` must never be reached, so that an overload shows as latency. `cores` are shared by all
-        threads, including the client's if there is one; 0 = one core per thread. `front_ends`: number of event-loop
+        threads; 0 = one core per thread. `front_ends`: number of event-loop
         processes, among which a supervisor distributes the connections; 0 = one process with the model.
         """
         costs, factors = overheads or Overheads(), RandomFactors(spreads or Spreads(), seed + 2)
@@ -84,15 +86,7 @@ class Simulator:
         for model in self._models:
             model.loops, model.routes = self._loops, self._supervisor.routes
         receive = self._supervisor.receive if front_ends else self._loops[0].receive
-        self._clients = Generator(
-            client,
-            iter(Arrivals(load, seed)),
-            receive,
-            shared,
-            path_s=costs.path_s,
-            wake_s=costs.wake_s,
-            factors=factors,
-        )
+        self._clients = Generator(iter(Arrivals(load, seed)), receive, path_s=costs.path_s)
 
     @property
     def sent(self) -> int:

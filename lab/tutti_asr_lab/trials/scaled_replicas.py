@@ -15,7 +15,7 @@ from deploy.ray.backends import Backend, Places, RuntimeApi, State
 from loadtest import served
 from loadtest.errors import ServerNotReady
 from loadtest.measurement.server_metrics import SESSIONS, SESSIONS_MAX, metrics_at
-from tutti_asr_lab.simulation.autoscaling import AgedLoad, Autoscaler, ScalingRule, load_in_replicas
+from tutti_asr_lab.trials.autoscaling import AgedLoad, Autoscaler, ScalingRule, load_in_replicas
 from tutti_asr_lab.trials.replicas import Replica
 from tutti_asr_lab.trials.trial import say
 

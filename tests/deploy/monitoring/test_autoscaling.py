@@ -19,7 +19,7 @@ from tests.support.audio.speech import ROOT
 from tests.support.deployment.chart import of_kind, rendered
 from tests.support.deployment.prometheus import need
 from tests.support.servers.live_server import LiveServer
-from tutti_asr_lab.simulation.autoscaling import ScalingRule, load_in_replicas
+from tutti_asr_lab.trials.autoscaling import ScalingRule, load_in_replicas
 
 Start = Callable[..., LiveServer]
 STEREO = {"channels": 2, "multichannel": "true"}

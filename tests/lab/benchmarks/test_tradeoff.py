@@ -15,8 +15,7 @@ from loadtest.reports.environment import describe
 from tests.support.clients.loadtest_bench import T0
 from tests.support.networks.probes import make_probe
 from tutti_asr_lab.benchmarks import tradeoff
-from tutti_asr_lab.benchmarks.tradeoff import GIVE_UP_MS, KEPT, Load, Run, Tradeoff, draw, loads, markdown, table
-from tutti_asr_lab.planning.sizing import PAGE
+from tutti_asr_lab.benchmarks.tradeoff import GIVE_UP_MS, Load, Run, Tradeoff, loads, markdown, table
 
 
 def level(streams: int, p98_ms: float, cores: float | None, **changes: object) -> LevelReport:
@@ -60,31 +59,10 @@ def test_the_table_has_a_row_for_each_network_and_load() -> None:
     assert "`the command`" in markdown(made())
 
 
-def test_the_picture_shows_every_network(tmp_path: Path) -> None:
-    draw(made(), tmp_path / "p.png")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_kept_results_fill_the_page_and_another_folder_leaves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = tmp_path / "sizing.md"
-    page.write_text("before\n\n<!-- table of policies -->\n\n| old |\n\nafter\n")
-    monkeypatch.setattr(tradeoff, "PAGE", page)
-    monkeypatch.setattr(tradeoff, "IMAGES", tmp_path / "images")
-    assert tradeoff.write(made(), tmp_path / "other") == program.EXIT_OK
-    assert "| old |" in page.read_text()
-    monkeypatch.setattr(program, "RESULTS", tmp_path / "kept")
-    monkeypatch.setattr(tradeoff, "KEPT", tmp_path / "kept" / "tradeoff.json")
-    tradeoff.write(made(), tmp_path / "kept")
-    assert "\n".join(table(made())) in page.read_text()
-    assert "| old |" not in page.read_text()
-    assert (tmp_path / "images" / "tradeoff.png").exists()
-
-
-def test_the_table_of_the_page_is_that_of_the_kept_results() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert tradeoff.with_table(page) == page, f"differs from {KEPT}: run: python -m tutti_asr_lab.benchmarks.tradeoff"
+def test_result_page_and_picture_are_written(tmp_path: Path) -> None:
+    assert tradeoff.write(made(), tmp_path) == program.EXIT_OK
+    assert (tmp_path / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+    assert "\n".join(table(made())) in (tmp_path / "tradeoff.md").read_text()
 
 
 def test_a_published_graph_is_measured(tmp_path: Path) -> None:

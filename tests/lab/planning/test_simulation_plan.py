@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from batching.batcher import Policy
 from server.cli import app
-from tutti_asr_lab.planning.plan import parse_client, parse_levels
+from tutti_asr_lab.planning.plan import parse_levels
 from tutti_asr_lab.planning.plan_report import provenance_line
 from tutti_asr_lab.simulation.calibration import Calibration, Interference, Overheads, Provenance
 from tutti_asr_lab.simulation.planning import Serving, capacity, most_streams, plan, run_load
@@ -82,12 +82,6 @@ def test_a_plan_with_invalid_parameters_is_rejected(bad):
         plan(TINY, SERVING, **({"streams": 1, "slo_s": 0.1, "headroom": 0.1} | bad))
 
 
-@pytest.mark.parametrize("text", ["1,2", "1,2,x", "1,2,-3", "1,2,3,4,5"])
-def test_client_costs_are_three_or_four_numbers(text):
-    with pytest.raises(ValueError):
-        parse_client(text)
-
-
 def test_levels_are_positive_numbers():
     assert parse_levels("3,4") == (3, 4)
     with pytest.raises(ValueError):
@@ -118,16 +112,6 @@ def test_an_impossible_objective_exits_with_status_1(calibration):
     assert "not possible" in done.output
 
 
-def test_the_command_predicts_levels_with_a_generator_on_the_same_machine(calibration):
-    options = ["plan", "--calibration", calibration, "--levels", "5,10", "--seconds", "2", "--json"]
-    alone, with_client = (
-        json.loads(runner.invoke(app, [*options, *more]).stdout.splitlines()[-1])["levels"]
-        for more in ([], ["--client-us", "50,50,1000"])
-    )
-    assert [level["streams"] for level in alone] == [5, 10]
-    assert all(b["latency_ms"]["p50"] > a["latency_ms"]["p50"] for a, b in zip(alone, with_client, strict=True))
-
-
 def test_the_command_knows_stereo_calls_two_models_front_ends_and_crowds(calibration):
     def level(streams, *options):
         command = ["plan", "--calibration", calibration, "--levels", str(streams), "--seconds", "4", "--json", *options]
@@ -142,9 +126,7 @@ def test_the_command_knows_stereo_calls_two_models_front_ends_and_crowds(calibra
     assert level(100, "--crowd", "100")["latency_ms"]["count"] > 1.2 * mono["latency_ms"]["count"]
 
 
-@pytest.mark.parametrize(
-    "options", [["--calibration", "no such file"], ["--policy", "lazy"], ["--levels", "x"], ["--client-us", "1"]]
-)
+@pytest.mark.parametrize("options", [["--calibration", "no such file"], ["--policy", "lazy"], ["--levels", "x"]])
 def test_bad_options_exit_with_status_2(options, calibration):
     done = runner.invoke(app, ["plan", "--calibration", calibration, *options])
     assert done.exit_code == 2

@@ -11,7 +11,7 @@ import pytest
 from loadtest.errors import BadSettings
 from loadtest.reports.criteria import unmet
 from tests.support.deployment.edge import need
-from tutti_asr_lab.simulation.autoscaling import ScalingRule
+from tutti_asr_lab.trials.autoscaling import ScalingRule
 from tutti_asr_lab.trials.figures import figures
 from tutti_asr_lab.trials.scaled_replicas import Moment, Record
 from tutti_asr_lab.trials.scenarios.scaling import Plan, judge, report_of, scaled, schedule

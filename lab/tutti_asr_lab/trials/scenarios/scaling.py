@@ -20,7 +20,7 @@ import typer
 from loadtest.errors import BadSettings
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.reports.criteria import Criterion
-from tutti_asr_lab.simulation.autoscaling import ScalingRule
+from tutti_asr_lab.trials.autoscaling import ScalingRule
 from tutti_asr_lab.trials.figures import StreamFigures, figures
 from tutti_asr_lab.trials.proxies import PROXIES, Proxy
 from tutti_asr_lab.trials.replicas import CHEAP, environment

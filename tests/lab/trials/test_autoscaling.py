@@ -2,7 +2,7 @@
 
 import pytest
 
-from tutti_asr_lab.simulation.autoscaling import AgedLoad, Autoscaler, ScalingRule, load_in_replicas
+from tutti_asr_lab.trials.autoscaling import AgedLoad, Autoscaler, ScalingRule, load_in_replicas
 
 RULE = ScalingRule(fill=0.5, least=2, most=40)
 
