@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,13 +91,3 @@ def write(results: Results, path: Path) -> None:
 def _lines(entries: Any) -> str:
     """Return a JSON list with one entry per line, for readable diffs."""
     return "[\n" + ",\n".join(json.dumps(entry) for entry in entries) + "\n]"
-
-
-def merged(documents: Iterable[Results]) -> Results:
-    """Return one document from several, given oldest first."""
-    whole = Results()
-    for each in documents:
-        first = len(whole.runs)
-        whole.runs += each.runs
-        whole.rows += [dataclasses.replace(row, run=row.run + first) for row in each.rows]
-    return whole

@@ -1,9 +1,9 @@
-"""Sizes of a run: full, brief (for a device available for minutes), and tiny ones for `--dry` on a CPU."""
+"""Sizes of a run: full, and tiny ones for `--dry` on a CPU."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -20,8 +20,6 @@ class Scale:
     recurrence_rows: tuple[int, ...]
     copies: int  # of a layer's weights, used in turn, so that they are read from memory, not from the cache
     batch_sizes: tuple[int, ...]  # batch sizes in which a row must be bit-identical to the row alone
-    product: int  # edge of the square product that measures the arithmetic ceiling
-    buffer_bytes: int  # of the bandwidth probes
     streams: tuple[int, ...]
     level_s: float
     sequence: int  # consecutive steps compared with the reference
@@ -36,21 +34,9 @@ FULL = Scale(
     recurrence_rows=(1, 2, 4, 8, 16),
     copies=4,
     batch_sizes=(2, 3, 7, 8, 9, 16, 17, 33, 64, 128),
-    product=8_192,
-    buffer_bytes=1 << 30,
     streams=(1, 10, 20, 30, 100, 1_000, 4_000),
     level_s=7.0,
     sequence=200,
-)
-BRIEF = replace(  # for a device available for minutes: fewer sizes and shorter levels, the most important first
-    FULL,
-    networks=("ds2-7x1760", "tutti-small"),
-    step_rows=(8, 1, 16, 64),
-    replays=1_000,
-    batch_sizes=(2, 8, 9, 17, 64),
-    streams=(10, 1_000, 4_000, 1, 100),
-    level_s=4.0,
-    sequence=50,
 )
 DRY = Scale(
     networks=("tiny",),
@@ -61,8 +47,6 @@ DRY = Scale(
     recurrence_rows=(1, 2),
     copies=2,
     batch_sizes=(2, 3),
-    product=64,
-    buffer_bytes=1 << 16,
     streams=(1, 3),
     level_s=0.3,
     sequence=3,

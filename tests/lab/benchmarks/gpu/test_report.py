@@ -130,10 +130,3 @@ def test_the_summary_has_the_plain_step_and_no_chunk_or_host_times():
     summary = report.summary(Results([Run("2", DEVICE)], rows))
     assert "| 150 |" in summary
     assert "999" not in summary
-
-
-def test_merged_documents_keep_the_machine_of_each_row():
-    other = Results([Run("2", DEVICE | {"device": "NVIDIA H200"})], [Row(0, "steps", STEP | {"rows": 2}, {"us": 3.0})])
-    whole = records.merged([synthetic(), other])
-    assert whole.machine_of(whole.rows[-1])["device"] == "NVIDIA H200"
-    assert whole.machine_of(whole.rows[0])["device"] == DEVICE["device"]

@@ -1,8 +1,7 @@
-"""Bit-identity: of different instructions, and of a row's results in different batches, chunks and rungs."""
+"""Bit-identity of a row's results in different batches, chunks and rungs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 
@@ -14,26 +13,19 @@ from tutti_asr_lab.benchmarks.gpu.records import Case, Values
 from tutti_asr_lab.benchmarks.gpu.scale import Context
 from tutti_asr_lab.benchmarks.gpu.subjects import EAGER, GRAPH, PERSISTENT, SPLIT, Bench, bench, bucket, rungs
 
-TILES = ((16, 16, 1), (32, 16, 2), (64, 16, 4), (64, 32, 4), (64, 64, 4), (128, 128, 8), (128, 256, 8))
-"""BM, BN and warps of the compared products: mma.sync with fewer than 4 warps or 64 rows, else wgmma."""
-EDGE, DEPTH = 256, 1_760
 STEPS = 4  # compared steps of one stream
 CHUNKS = (2, 4, 8)
 Result = tuple[Tensor, dict[str, Tensor]]  # outputs and states, on the host
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """Yield cases: instructions; then for each network batch sizes, chunks, and rungs."""
-    if context.device.type == "cuda":
-        for tile in TILES:
-            case: Case = {"what": "instructions", "tile_rows": tile[0], "tile_columns": tile[1], "warps": tile[2]}
-            yield case, partial(_instructions, context, *tile)
+    """Yield cases for each network: batch sizes, chunks, and rungs."""
     for name in context.scale.networks[:2]:
         for rung in rungs(context.device):
             if rung in {EAGER, SPLIT}:
                 continue  # bits of cuBLAS may depend on the batch; SPLIT is compared below
             for rows in context.scale.batch_sizes:
-                case = {"what": "alone = in company", "network": name, "rung": rung, "rows": rows}
+                case: Case = {"what": "alone = in company", "network": name, "rung": rung, "rows": rows}
                 yield case, partial(_in_batch, context, name, rung, rows)
             for chunk in CHUNKS:
                 case = {"what": "chunk = single steps", "network": name, "rung": rung, "steps": chunk}
@@ -41,33 +33,6 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
         if context.device.type == "cuda":
             for rung in (PERSISTENT, SPLIT):
                 yield {"what": f"{rung} = {GRAPH}", "network": name}, partial(_rungs, context, name, rung)
-
-
-def _instructions(context: Context, rows: int, columns: int, warps: int) -> Values:
-    """Compare a product with the same one in 16 x 16 tiles of one warp, the reference order."""
-    from tutti_asr_lab.benchmarks.gpu.sections import probe_kernels as kernels
-
-    generator = torch.Generator(context.device).manual_seed(3)
-    w, x = (torch.randn(EDGE, DEPTH, device=context.device, generator=generator).half() for _ in range(2))
-
-    def product(bm: int, bn: int, count: int) -> tuple[Tensor, str]:
-        y = torch.full((EDGE, EDGE), float("nan"), device=context.device)
-        grid = (EDGE // bm, EDGE // bn)
-        made = kernels.multiply[grid](w, x, y, N=EDGE, K=DEPTH, BM=bm, BN=bn, BK=32, num_warps=count, num_stages=2)
-        found = re.findall(r"(?:wgmma\.mma_async|mma\.sync)[.\w:]*", made.asm["ptx"])
-        return y, " ".join(sorted(set(found)))
-
-    base, _ = product(16, 16, 1)
-    found, names = product(rows, columns, warps)
-    exact = w.double() @ x.double().T
-    return {
-        "equal": bool(torch.equal(base, found)),
-        "different": int((base != found).sum()),
-        "largest_difference": float((base - found).abs().max()),
-        "error_of_base": float(((base - exact).norm() / exact.norm()).item()),
-        "error": float(((found - exact).norm() / exact.norm()).item()),
-        "instructions": names,
-    }
 
 
 @cache
