@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from server.coordination.model_room import StreamLease
+from server.coordination.slots import StreamLease
 
 
 class CallLease(Protocol):

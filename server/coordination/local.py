@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from batching.capacity import Capacity
 from server.coordination.admission import Admission, Estimator, Machine
 from server.coordination.measured_room import MeasuredRoom, RoomLimits
-from server.coordination.model_room import ModelRoom
 from server.coordination.opening_rate import OpeningRate, automatic
 from server.coordination.quota import Lease, Quotas
 from server.coordination.retry_after import RetryAfter
+from server.coordination.slots import ModelRoom
 from server.coordination.used_tickets import UsedTickets
 from server.errors import ServerFull
 from server.settings import Settings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from batching.capacity import Capacity
 from server.coordination.admission import Admission, Machine, ThreadTime
-from server.coordination.model_room import ModelRoom, StreamLease
+from server.coordination.slots import ModelRoom, StreamLease
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from server.coordination.messages import (
     UseTicket,
 )
 from server.coordination.opening_rate import LEAST_PER_S, MAX_BUCKETS
-from server.coordination.remote_room import Link, RemoteRoom
+from server.coordination.remote_slots import Link, RemoteRoom
 from server.coordination.retry_after import RetryAfter
 from server.errors import Refused, ServerFull, TooManyOpenings
 from server.settings import Settings

@@ -31,8 +31,8 @@ from server.coordination.messages import (
     UseTicket,
     WaitInBackground,
 )
-from server.coordination.model_room import ModelRoom, StreamLease
 from server.coordination.quota import Lease
+from server.coordination.slots import ModelRoom, StreamLease
 from server.errors import Refused, ServerFull, ServerNotReady
 from server.settings import Settings
 

@@ -10,7 +10,7 @@ from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported
 from model.ctc.interface import Decoder
 from model.description import ModelDescription
 from server.coordination.coordinator import Room
-from server.coordination.model_room import StreamLease
+from server.coordination.slots import StreamLease
 from server.errors import EngineDead
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import FORK, ActiveSession, EventSink

@@ -12,7 +12,7 @@ from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.coordination.messages import RefuseHint
 from server.coordination.remote import TOO_FAST_S, RemoteCoordinator
-from server.coordination.remote_room import RemoteRoom
+from server.coordination.remote_slots import RemoteRoom
 from server.coordination.serving import CoordinationServer
 from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings, TooManyStreams
 from server.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 
 from server.coordination.local import LocalCoordinator
 from server.coordination.measured_room import MeasuredRoom
-from server.coordination.model_room import StreamLease
+from server.coordination.slots import StreamLease
 from server.errors import ServerFull, ServerNotReady
 from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession

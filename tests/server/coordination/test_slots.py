@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from server.coordination.admission import Admission, Machine
-from server.coordination.model_room import ModelRoom, StreamLease
+from server.coordination.slots import ModelRoom, StreamLease
 from server.errors import ServerFull
 from tests.support.streams.fixed_capacity import FixedCapacity
 

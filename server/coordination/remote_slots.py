@@ -19,7 +19,7 @@ from server.coordination.messages import (
     StreamsEnded,
     WaitInBackground,
 )
-from server.coordination.model_room import StreamLease
+from server.coordination.slots import StreamLease
 from server.errors import Refused
 
 UNKNOWN = Numbers(0, 0, 1.0, 0.0, 0.0, 1, None)  # before the first report was answered
