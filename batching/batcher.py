@@ -219,12 +219,12 @@ class Batcher:
         moment = min(self._start_at() if self._live else math.inf, self._background_at(now))
         return None if moment == math.inf else max(now, moment)
 
-    def ran(self, rows: int, seconds: float, steps: int = 1) -> None:
-        """Add the service time of a batch: `rows` rows took `seconds`, with `steps` of each stream."""
+    def measured(self, rows: int, seconds: float, steps: int = 1) -> None:
+        """Set the service time of a batch size: `rows` rows took `seconds`, with `steps` of each stream."""
         if steps == 1:
-            self.service.learn(rows, seconds)
+            self.service.measured(rows, seconds)
         else:
-            self._chunks.learn(rows // steps, steps, seconds)
+            self._chunks.measured(rows // steps, steps, seconds)
 
     def _promote_due(self, now: float) -> None:
         """Move early steps that are now due to the live queue; record since when no step has been due."""

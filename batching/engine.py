@@ -129,6 +129,4 @@ class Engine(ModelThread):
 
     def _before_commands(self) -> None:
         if self._acknowledged and self._results.waits:
-            began_s = self._clock()
             self._results.wait()
-            self._worker.slept(self._clock() - began_s)

@@ -48,9 +48,6 @@ class BatchDone(NamedTuple):
     """Rows of the whole batch, if rows of other front ends were in it too; 0: all of its rows are in this event."""
     leads: bool = True
     """Whether this event stands for the whole batch in statistics: true for exactly one of a batch's events."""
-    outside_s: float = 0.0
-    """From the end of the last step to the start of this batch, without sleep: time of the model thread for reading
-    commands, choosing the batch and delivering results."""
 
 
 @dataclass(frozen=True, slots=True)

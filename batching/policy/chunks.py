@@ -53,9 +53,9 @@ class Chunks:
         room = self._max_rows // streams
         return max(steps for steps in self._lengths if steps <= room or steps == 1)
 
-    def learn(self, streams: int, steps: int, seconds: float) -> None:
-        """Add the measured time of one chunk of two or more steps."""
-        self._service[steps].learn(streams, seconds)
+    def measured(self, streams: int, steps: int, seconds: float) -> None:
+        """Set the time of chunks of two or more steps."""
+        self._service[steps].measured(streams, seconds)
 
     def estimate(self, streams: int, steps: int) -> float:
         """Expected seconds of a chunk; before one of this length was measured, those of as many single steps."""

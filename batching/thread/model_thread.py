@@ -150,13 +150,8 @@ class ModelThread:
         if not commands and (wake_at is None or wake_at > now):
             self._busy_since = None
             self._mail.sleep(None if wake_at is None else wake_at - now)
-            self._worker.slept(self._awake_since() - now)
         self._busy_since = self._clock()
         return self._worker.execute(commands)
 
-    def _awake_since(self) -> float:
-        """Return the clock time at which the last sleep ended."""
-        return self._clock()
-
     def _before_commands(self) -> None:
-        """Work of a subclass between two batches; it reports its sleep to the worker."""
+        """Work of a subclass between two batches."""

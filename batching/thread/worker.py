@@ -49,17 +49,15 @@ class Worker:
         self._failed: set[StreamId] = set()  # failed streams that their owner has not closed yet
         self._exports = Exports()
         self._held: list[EngineEvent] = []  # events of the last batch that are not delivered yet
-        self._stepped_s: float | None = None  # end of the last step
-        self._slept_s = 0.0  # sleep since then
 
     def warm_up(self) -> None:
         """Step batches of every size and chunks of every length, record their times and deliver `WarmedUp`."""
         step_s = self._stepper.warm_up(self._clock)
         for rows, seconds in step_s.items():
-            self._batcher.ran(rows, seconds)
+            self._batcher.measured(rows, seconds)
         for steps, chunk_s in self._stepper.warm_up_chunks(self._clock).items():
             for streams, seconds in chunk_s.items():
-                self._batcher.ran(streams * steps, seconds, steps)
+                self._batcher.measured(streams * steps, seconds, steps)
         self._deliver(WarmedUp(step_s))
 
     @property
@@ -84,10 +82,6 @@ class Worker:
     def wake_at(self, now: float) -> float | None:
         """Time of the next call of `run_batch` if no command arrives before; None = not before a command."""
         return now if self._held else self._batcher.wake_at(now)
-
-    def slept(self, seconds: float) -> None:
-        """Record that the thread slept for this time."""
-        self._slept_s += seconds
 
     def run_batch(self) -> None:
         """Run the next batch, if one may start now, and deliver the events of the last one."""
@@ -188,7 +182,6 @@ class Worker:
         if any(resets):
             for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
-        outside_s = self._outside_s(self._clock())
         try:
             with self._step_token.held():
                 started_s = self._clock()
@@ -198,8 +191,6 @@ class Worker:
             for stream in members:
                 self._fail(stream, error)
             return
-        self._stepped_s = started_s + step_s
-        self._batcher.ran(len(batch), step_s, each)
         queue_wait_s = tuple([started_s - ready for ready in ready_s])
         all_in_time = not self._background and due_s == ready_s  # as in nearly all batches
         self._held.append(
@@ -214,19 +205,12 @@ class Worker:
                 queued=self._batcher.queued,
                 background_waits=self._batcher.background_waits(started_s),
                 steps=each,
-                outside_s=outside_s,
             )
         )
         if self._exports:  # before the next batch, which changes these states
             self._held += [self._exported(stream, tag) for stream, tag in self._exports.ran(streams)]
         if not self._stepper.overlaps:
             self._deliver_held()
-
-    def _outside_s(self, now: float) -> float:
-        """Return the time since the end of the last step that the thread did not sleep."""
-        outside_s = 0.0 if self._stepped_s is None else max(0.0, now - self._stepped_s - self._slept_s)
-        self._stepped_s, self._slept_s = None, 0.0
-        return outside_s
 
     def _step(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray | bytes], each: int) -> np.ndarray:
         try:

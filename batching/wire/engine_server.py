@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Unpack
 
@@ -59,7 +58,7 @@ class EngineServer(ModelThread):
         self._background: set[int] = set()  # open background streams
         self._gathers_from = GATHERED * options.get("step_s", 0.0) / PERIOD_S or math.inf  # live streams
         self._started_s = -math.inf  # the last batch
-        self._sockets = SocketMail(self._reader, options.get("clock", time.perf_counter))
+        self._sockets = SocketMail(self._reader)
         self._warm_or_ended = threading.Event()
         super().__init__(model, self._sockets, self._send, **options)
 
@@ -120,18 +119,13 @@ class EngineServer(ModelThread):
         self._limit_reading()
         self._sockets.serve()
 
-    def _awake_since(self) -> float:
-        return self._sockets.awake_since
-
     def _gather(self) -> None:
         """Let steps of many streams arrive before the next batch, unless some wait already."""
         worker = self._worker
         if worker.idle and worker.streams - len(self._background) >= self._gathers_from:
             wait_s = self._started_s + PERIOD_S - self._clock()
             if wait_s > 0:
-                began_s = self._clock()
                 self._sockets.rest(wait_s)
-                worker.slept(self._clock() - began_s)
 
     def _limit_reading(self) -> None:
         """Read from a connection unless it has more than its share of the waiting steps."""

@@ -45,7 +45,7 @@ from batching.errors import (
 )
 from batching.events import BatchDone, WarmedUp
 
-VERSION = 2
+VERSION = 3
 OPEN, STEP, EXPORT, RESTORE, CLOSE = range(1, 6)  # kinds of a front end
 HELLO, WARM, BATCH, EXPORTED, CLOSED, FAILED = range(1, 7)  # kinds of an engine
 LEADS, BACKGROUND_WAITS, LIVE_WAITS = 1, 2, 4  # flags of BATCH; LIVE_WAITS: they differ from the queue waits
@@ -56,7 +56,7 @@ MAX_EVENT_BYTES = 1 << 28  # of a frame from the engine: a larger one is an erro
 LAYOUTS = 64  # cache size for encoded and decoded layouts: a model has one for its outputs
 _HELLO = struct.Struct("<IIQ")  # version, number, bytes of a state
 _WARM = struct.Struct("<Id")  # rows, seconds
-_BATCH = struct.Struct("<IIIIddd")  # rows here, rows in all, steps, queued, started, seconds of the step and outside
+_BATCH = struct.Struct("<IIIIdd")  # rows here, rows in all, steps, queued, started, seconds of the step
 _LAYOUT = struct.Struct("<8sI")  # element type, dimensions; then the dimensions
 
 Buffer = bytes | bytearray | memoryview
@@ -182,8 +182,7 @@ def encode_batch(batch: BatchDone, rows: Rows, *, leads: bool) -> bytes:
     payload = b"".join(
         (
             _BATCH.pack(
-                *(count, 0 if in_all == count else in_all, batch.steps, batch.queued),
-                *(batch.started_s, batch.step_s, batch.outside_s),
+                *(count, 0 if in_all == count else in_all, batch.steps, batch.queued), batch.started_s, batch.step_s
             ),
             _encoded_layout(rows.outputs.dtype, rows.outputs.shape[1:]),
             struct.pack(f"<{len(times)}d{count}I", *times, *rows.streams),
@@ -196,7 +195,7 @@ def encode_batch(batch: BatchDone, rows: Rows, *, leads: bool) -> bytes:
 
 def decode_batch(flags: int, payload: Buffer, tags: Callable[[Sequence[StreamId]], tuple[object, ...]]) -> BatchDone:
     """Return a batch's results; `tags` returns the tags of the rows of these streams. Outputs are copied."""
-    count, in_all, steps, queued, started_s, step_s, outside_s = _BATCH.unpack_from(payload)
+    count, in_all, steps, queued, started_s, step_s = _BATCH.unpack_from(payload)
     layout, at = decode_layout(payload, _BATCH.size)
 
     times = 2 * count if flags & LIVE_WAITS else count
@@ -223,5 +222,4 @@ def decode_batch(flags: int, payload: Buffer, tags: Callable[[Sequence[StreamId]
         steps=steps,
         rows_in_all=in_all,
         leads=bool(flags & LEADS),
-        outside_s=outside_s,
     )

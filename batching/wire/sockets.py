@@ -78,14 +78,11 @@ class SocketMail:
     `put`, `attach` and `close_arrivals` are called on any thread, the rest on the model thread alone.
     """
 
-    def __init__(self, reader: Callable[[int], CommandReader], clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, reader: Callable[[int], CommandReader]) -> None:
         """`reader`: makes the reader of the connection with this number."""
         self.commands: deque[Command] = deque()
         self.greeting = b""
         """Sent to each connection when the model thread adds it."""
-        self.awake_since = 0.0
-        """Clock time at which the last sleep ended, before the sockets were served."""
-        self._clock = clock
         self._reader = reader
         self._connections: dict[int, Connection] = {}
         self._arrivals: deque[Connection] = deque()
@@ -138,9 +135,7 @@ class SocketMail:
 
     def sleep(self, seconds: float | None) -> None:
         """Wait for a command or a socket, at most `seconds` (None = no limit), and serve the sockets."""
-        ready = self._selector.select(seconds)
-        self.awake_since = self._clock()
-        self._serve(ready)
+        self._serve(self._selector.select(seconds))
 
     def rest(self, seconds: float) -> None:
         """Sleep for this time without serving the sockets."""

@@ -6,10 +6,14 @@ decision, which may come from another process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from server.coordination.slots import StreamLease
+from server.coordination.remote_slots import RemoteSlots
+from server.coordination.slots import Slots
+
+ModelSlots = Slots | RemoteSlots
+"""Slots of a model, which this process decides about, or another one."""
 
 
 class CallLease(Protocol):
@@ -17,75 +21,6 @@ class CallLease(Protocol):
 
     def release(self) -> None:
         """Stop counting the call; once."""
-
-
-class Room(Protocol):
-    """Admission of the streams of one model, and this process's measurements for its estimate."""
-
-    @property
-    def slots_used(self) -> int:
-        """Number of slots held by this process's streams."""
-
-    @property
-    def estimate(self) -> int:
-        """Estimated number of live streams of this model that the server can carry; 0 before any measurement."""
-
-    @property
-    def reserved(self) -> int:
-        """Number of streams that service times allow and that pressure excludes."""
-
-    @property
-    def slowdown(self) -> float:
-        """Current time of batches as a multiple of their time in the warm-up."""
-
-    async def empty(self) -> None:
-        """Wait until this process's streams hold no slot."""
-
-    async def enter(self, streams: int, *, background: bool = False) -> StreamLease:
-        """Hold slots for the streams of one session.
-
-        Raises: ServerFull; ServerNotReady if the deciding process has ended.
-        """
-
-    async def enter_in_background(self, streams: int, within_s: float) -> StreamLease:
-        """Wait until live streams leave room for these in the background, then hold slots for them.
-
-        Raises: ServerFull after `within_s`; as `enter`.
-        """
-
-    def clear(self) -> None:
-        """Drop all leases of this process after its engines have stopped; their release has no effect afterwards."""
-
-    def warmed_up(self, step_s: Mapping[int, float]) -> None:
-        """Take the service times by batch size that the warm-up measured."""
-
-    def ran(  # noqa: PLR0917 - one call a batch
-        self,
-        rows: int,
-        step_s: float,
-        live_ages_s: Sequence[float],
-        steps: int,
-        rows_in_all: int = 0,
-        forked: int = 0,
-        outside_s: float = 0.0,
-    ) -> None:
-        """Take a batch: rows, its time in the model, the ages of its live steps when answered, steps of each stream.
-
-        `rows` are of this process; `rows_in_all` of all that share the engine, 0 if there is no other. `forked`: rows
-        of forks, whose ages are left out. `outside_s`: the engine's time for the batch outside the model.
-        """
-
-    def waited(self, seconds: float) -> None:
-        """Take the wait of a live stream's result for work of other threads."""
-
-    def ended(self, streams: int) -> None:
-        """Count ended streams."""
-
-    def requested(self) -> None:
-        """Count a connection or request of a client, whether or not it is accepted."""
-
-    def look(self) -> None:
-        """Update the estimate if a period is over, for times without a batch."""
 
 
 class TicketUse(Protocol):
@@ -132,8 +67,8 @@ class Coordinator(TicketUse, Protocol):
     def estimate(self) -> float:
         """Estimated number of such channels within the latency objective."""
 
-    def open_room(self, model: str, step_s: float, on_change: Callable[[int], None]) -> Room:
-        """Return the room of a model whose steps are of `step_s`. `on_change` receives the number of slots in use."""
+    def open_slots(self, model: str, step_s: float, on_change: Callable[[int], None]) -> ModelSlots:
+        """Return the slots of a model whose steps are of `step_s`. `on_change` receives the number of those in use."""
 
-    def close_room(self, model: str) -> None:
+    def close_slots(self, model: str) -> None:
         """Stop counting a model that is no longer served."""

@@ -1,4 +1,4 @@
-"""Coordinator of a single-process server: quotas, rates, rooms and used tickets are local objects."""
+"""Coordinator of a single-process server: quotas, rates, slots and used tickets are local objects."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from batching.capacity import Capacity
-from server.coordination.admission import Admission, Estimator, Machine
-from server.coordination.measured_room import MeasuredRoom, RoomLimits
+from batching.capacity import Capacity, LatencyObjective
 from server.coordination.opening_rate import OpeningRate, automatic
 from server.coordination.quota import Lease, Quotas
 from server.coordination.retry_after import RetryAfter
-from server.coordination.slots import ModelRoom
+from server.coordination.slots import SlotLimits, Slots
 from server.coordination.used_tickets import UsedTickets
 from server.errors import ServerFull
 from server.settings import Settings
@@ -28,8 +26,7 @@ class LocalCoordinator:
         self.quotas = Quotas()
         self.openings = OpeningRate(self._openings_per_s(settings))
         self.tickets = UsedTickets(settings.resume_ttl_s, wall_clock)
-        self.machine = Machine()
-        self._rooms: dict[str, ModelRoom] = {}
+        self._slots: dict[str, Slots] = {}
         self._retry = RetryAfter()
         self._settings = settings
         self._clock = clock
@@ -69,13 +66,13 @@ class LocalCoordinator:
 
     def refuse_if_full(self) -> None:
         """Refuse a call if no model can take a stream now. Raises: ServerFull."""
-        rooms = [room for room in self._rooms.values() if room.estimate]  # a model that is loading has none
-        for room in rooms[:-1]:
+        warm = [slots for slots in self._slots.values() if slots.estimate]  # a model that is loading has none
+        for slots in warm[:-1]:
             with contextlib.suppress(ServerFull):
-                room.refuse_if_full()
+                slots.refuse_if_full()
                 return
-        if rooms:
-            rooms[-1].refuse_if_full()
+        if warm:
+            warm[-1].refuse_if_full()
 
     def refuse_if_too_fast(self, opening: str) -> None:
         """Refuse as `enter` would for this address, without counting an opening. Raises: TooManyOpenings."""
@@ -100,43 +97,34 @@ class LocalCoordinator:
     @property
     def limit(self) -> float:
         """Channels of live streams that may be open at the present mix of models; 0 before there is a model."""
-        return float(self.machine.limit(lambda one: one.limit)) if self._rooms else 0.0
+        return self._at_present_mix(lambda slots: slots.limit)
 
     @property
     def estimate(self) -> float:
         """Estimated number of such channels within the latency objective."""
-        return float(self.machine.limit(lambda one: one.estimate)) if self._rooms else 0.0
+        return self._at_present_mix(lambda slots: slots.estimate)
 
-    def open_room(self, model: str, step_s: float, on_change: Callable[[int], None]) -> MeasuredRoom:
-        """Return the room of a model, measured in this process."""
-        room = MeasuredRoom(
-            capacity_of(self._settings, step_s),
-            self.machine,
-            limits_of(self._settings),
-            clock=self._clock,
-            on_change=on_change,
-        )
-        self._rooms[model] = room
-        return room
+    def _at_present_mix(self, number: Callable[[Slots], int]) -> float:
+        """Return the sum of streams of all models, from each model's own; without streams that of the first model."""
+        open_slots = [slots for slots in self._slots.values() if slots.live and number(slots)]
+        if len(open_slots) > 1:
+            cost = sum(slots.live / number(slots) for slots in open_slots)
+            return float(int(sum(slots.live for slots in open_slots) / cost))
+        return float(number(next(iter(open_slots or self._slots.values())))) if self._slots else 0.0
 
-    def add_room(self, model: str, estimator: Estimator) -> ModelRoom:
-        """Return the room of a model that other processes measure."""
-        limits = limits_of(self._settings)
-        admission = Admission(limits.slots, estimator, follow=limits.follow)
-        room = ModelRoom(admission, self.machine, background_slots=limits.background_slots, clock=self._clock)
-        self._rooms[model] = room
-        return room
+    def open_slots(self, model: str, step_s: float, on_change: Callable[[int], None] = lambda _: None) -> Slots:
+        """Return the slots of a model."""
+        settings = self._settings
+        limits = SlotLimits(settings.slots, settings.upload_slots, follow=settings.max_streams == "auto")
+        capacity = Capacity(objective_of(settings, step_s))
+        self._slots[model] = slots = Slots(capacity, limits, self._clock, on_change, models=self._slots.values())
+        return slots
 
-    def close_room(self, model: str) -> None:
+    def close_slots(self, model: str) -> None:
         """Stop counting a model that is not served any more."""
-        self.machine.leave(self._rooms.pop(model).admission)
+        del self._slots[model]
 
 
-def capacity_of(settings: Settings, step_s: float) -> Capacity:
-    """Return the estimate of a model whose steps are of `step_s`."""
-    return Capacity(step_s=step_s, objective_s=settings.latency_budget_ms / 1_000, max_batch=settings.max_batch)
-
-
-def limits_of(settings: Settings) -> RoomLimits:
-    """Return the limits of each model's room."""
-    return RoomLimits(settings.slots, settings.upload_slots, follow=settings.max_streams == "auto")
+def objective_of(settings: Settings, step_s: float) -> LatencyObjective:
+    """Return the latency objective of a model whose steps are of `step_s`."""
+    return LatencyObjective(step_s, settings.latency_budget_ms / 1_000)

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from batching.capacity import PeriodSteps
+
 
 class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages; the type's name is in each."""
@@ -27,22 +29,17 @@ class Enter(Message, frozen=True):
     limit: int | None
 
 
-class EnterStreams(Message, frozen=True):
-    """Hold slots of a model for the streams of one session."""
+class TakeSlots(Message, frozen=True):
+    """Hold slots of a model for the streams of one session.
+
+    `within_s`: background streams wait for this time until live streams leave slots for them; None: no wait.
+    """
 
     lease: int
     model: str
     streams: int
     background: bool
-
-
-class WaitInBackground(Message, frozen=True):
-    """Wait until live streams leave room for these in the background, then hold slots for them."""
-
-    lease: int
-    model: str
-    streams: int
-    within_s: float
+    within_s: float | None
 
 
 class AskTicket(Message, frozen=True):
@@ -51,14 +48,11 @@ class AskTicket(Message, frozen=True):
     ticket: bytes
 
 
-class ReportBounds(Message, frozen=True):
-    """This process's measurements of a model in the last period: `batching.capacity.Bounds` and the slowdown."""
+class ReportSteps(Message, frozen=True):
+    """This process's steps of a model in the last period."""
 
     model: str
-    model_bound: float
-    loop_bound: float
-    pressure_bound: float | None
-    slowdown: float
+    steps: PeriodSteps
 
 
 # Notices of a front end, which have no answer
@@ -84,13 +78,18 @@ class UseTicket(Message, frozen=True):
     issued_s: float
 
 
-class OpenRoom(Message, frozen=True):
-    """This process serves a model from now on."""
+class OpenSlots(Message, frozen=True):
+    """This process serves a model from now on.
+
+    `step_s`: audio of a step; `batch_s`: seconds by rows of the warm-up of its engine.
+    """
 
     model: str
+    step_s: float
+    batch_s: dict[int, float]
 
 
-class CloseRoom(Message, frozen=True):
+class CloseSlots(Message, frozen=True):
     """This process no longer serves a model."""
 
     model: str
@@ -118,8 +117,7 @@ class TicketState(Message, frozen=True):
 class Numbers(Message, frozen=True):
     """Estimates of the whole server: for the reported model, and `limit` and `capacity` for all models.
 
-    `processes`: number of processes that reported the model and share the requester's engine; `full`: as in
-    `RefuseHint`.
+    `processes`: number of processes that serve the model; `full`: as in `RefuseHint`.
     """
 
     estimate: int
@@ -140,8 +138,8 @@ class RefuseHint(Message, frozen=True):
     full: str | None
 
 
-Request = Enter | EnterStreams | WaitInBackground | AskTicket | ReportBounds
-Notice = Leave | GiveBack | UseTicket | OpenRoom | CloseRoom | StreamsEnded
+Request = Enter | TakeSlots | AskTicket | ReportSteps
+Notice = Leave | GiveBack | UseTicket | OpenSlots | CloseSlots | StreamsEnded
 Answer = Granted | TicketState | Numbers
 
 

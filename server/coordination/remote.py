@@ -1,4 +1,4 @@
-"""Coordinator of a front end: sends requests and measurements to another process over a `Channel`."""
+"""Coordinator of a front end: sends requests and counts of steps to another process over a `Channel`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from server.coordination.admission import Machine
-from server.coordination.local import capacity_of, limits_of
+from server.coordination.local import objective_of
 from server.coordination.messages import (
     AskTicket,
     Channel,
-    CloseRoom,
+    CloseSlots,
     Enter,
     Leave,
     Numbers,
-    OpenRoom,
     RefuseHint,
     TicketState,
     UseTicket,
 )
 from server.coordination.opening_rate import LEAST_PER_S, MAX_BUCKETS
-from server.coordination.remote_slots import Link, RemoteRoom
+from server.coordination.remote_slots import Link, RemoteSlots
 from server.coordination.retry_after import RetryAfter
 from server.errors import Refused, ServerFull, TooManyOpenings
 from server.settings import Settings
@@ -49,22 +47,12 @@ class RemoteLease:
 class RemoteCoordinator:
     """Implements `Coordinator` in a front end. Used on the event loop alone."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        channel: Channel,
-        clock: Callable[[], float],
-        *,
-        busy_clock: Callable[[], float] | None = None,
-    ) -> None:
-        """`busy_clock`: as that of `MeasuredRoom`."""
+    def __init__(self, settings: Settings, channel: Channel, clock: Callable[[], float]) -> None:
         self._settings = settings
         self._channel = channel
-        self._clock, self._busy_clock = clock, busy_clock
+        self._clock = clock
         self._leases = itertools.count(1)  # lease numbers, for calls and for streams
         self._link = Link(channel, self._leases, self._take_numbers)
-        self._machine = Machine()  # of the streams of this process
-        self._rooms: dict[str, RemoteRoom] = {}
         self._retry = RetryAfter()
         self._full: str | None = None
         self._too_fast: OrderedDict[str, tuple[str, float]] = OrderedDict()  # by owner: text, expiry time
@@ -90,9 +78,6 @@ class RemoteCoordinator:
     async def _enter(self, message: Enter) -> None:
         try:
             await self._channel.request(message)
-        except ServerFull:
-            self._count_refused()
-            raise
         except TooManyOpenings as error:
             self._note_too_fast(error)
             raise
@@ -105,12 +90,7 @@ class RemoteCoordinator:
     def refuse_if_full(self) -> None:
         """Refuse a call if the server was full by the last hint. Raises: ServerFull."""
         if self._full is not None:
-            self._count_refused()
             raise ServerFull(self._full)
-
-    def _count_refused(self) -> None:
-        for room in self._rooms.values():
-            room.asked(1)
 
     def refuse_if_too_fast(self, opening: str) -> None:
         """Refuse a call of an address that was refused a moment ago. Raises: TooManyOpenings."""
@@ -142,26 +122,13 @@ class RemoteCoordinator:
 
     # Models
 
-    def open_room(self, model: str, step_s: float, on_change: Callable[[int], None]) -> RemoteRoom:
-        """Return the room of a model: measured here, decided elsewhere."""
-        room = RemoteRoom(
-            model,
-            self._link,
-            capacity_of(self._settings, step_s),
-            self._machine,
-            limits_of(self._settings),
-            clock=self._clock,
-            busy_clock=self._busy_clock,
-            on_change=on_change,
-        )
-        self._rooms[model] = room
-        self._channel.tell(OpenRoom(model))
-        return room
+    def open_slots(self, model: str, step_s: float, on_change: Callable[[int], None]) -> RemoteSlots:
+        """Return the slots of a model, about which the other process decides."""
+        return RemoteSlots(model, self._link, objective_of(self._settings, step_s), self._clock, on_change)
 
-    def close_room(self, model: str) -> None:
+    def close_slots(self, model: str) -> None:
         """Stop counting a model that is not served any more."""
-        self._machine.leave(self._rooms.pop(model).admission)
-        self._channel.tell(CloseRoom(model))
+        self._channel.tell(CloseSlots(model))
 
     def _take_numbers(self, numbers: Numbers) -> None:
         self.limit, self.estimate = numbers.limit, numbers.capacity

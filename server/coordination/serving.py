@@ -8,42 +8,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from batching.capacity import Bounds
-from server.coordination.combined_bounds import CombinedBounds
 from server.coordination.local import LocalCoordinator
 from server.coordination.messages import (
     Answer,
     AskTicket,
-    CloseRoom,
+    CloseSlots,
     Enter,
-    EnterStreams,
     GiveBack,
     Granted,
     Leave,
     Notice,
     Numbers,
-    OpenRoom,
+    OpenSlots,
     RefuseHint,
-    ReportBounds,
+    ReportSteps,
     Request,
     StreamsEnded,
+    TakeSlots,
     TicketState,
     UseTicket,
-    WaitInBackground,
 )
 from server.coordination.quota import Lease
-from server.coordination.slots import ModelRoom, StreamLease
+from server.coordination.slots import Slots, StreamLease
 from server.errors import Refused, ServerFull, ServerNotReady
 from server.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A model that front ends serve."""
+    """A model that front ends serve, with the seconds by rows of each one's engine."""
 
-    room: ModelRoom
-    bounds: CombinedBounds
-    children: set[int] = field(default_factory=set)
+    slots: Slots
+    batch_s: dict[int, dict[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,8 @@ class CoordinationServer:
     """Handles the messages of front ends, which are identified by numbers. Used on one event loop.
 
     `decide` and `take` receive the messages of a front end in order of arrival, and handle them before they return.
-    Only the answer to `WaitInBackground` comes later; it is cancelled if its front end gives the slots back meanwhile.
+    Only the answer to a `TakeSlots` that waits comes later; it is cancelled if its front end gives the slots back
+    meanwhile.
     """
 
     def __init__(
@@ -85,7 +82,7 @@ class CoordinationServer:
     @property
     def slots_used(self) -> int:
         """Slots that streams hold, of all models and front ends."""
-        return sum(served.room.slots_used for served in self._served.values())
+        return sum(served.slots.slots_used for served in self._served.values())
 
     def full_hint(self) -> RefuseHint:
         """Return why no model can accept a stream now, so that front ends can refuse calls without a request."""
@@ -100,10 +97,10 @@ class CoordinationServer:
         holder = self._children.setdefault(child, _Child())
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         try:
-            if isinstance(request, WaitInBackground):
+            if isinstance(request, TakeSlots) and request.within_s is not None:
                 answer = self._wait(holder, request)
             else:
-                answer.set_result(self._answer(child, holder, request))
+                answer.set_result(self._answer(holder, request))
         except Refused as error:
             answer.set_exception(error)
         self._tell_hint()
@@ -123,8 +120,8 @@ class CoordinationServer:
             call.release()
         for _, lease in holder.streams.values():
             lease.cancel()
-        for model in [name for name, served in self._served.items() if child in served.children]:
-            self._close_room(child, model)
+        for model in [name for name, served in self._served.items() if child in served.batch_s]:
+            self._close_slots(child, model)
         self._tell_hint()
 
     def _tell_hint(self) -> None:
@@ -135,9 +132,7 @@ class CoordinationServer:
 
     # Requests
 
-    def _answer(
-        self, child: int, holder: _Child, message: Enter | EnterStreams | AskTicket | ReportBounds
-    ) -> Granted | TicketState | Numbers:
+    def _answer(self, holder: _Child, message: Request) -> Granted | TicketState | Numbers:
         """Raises: Refused, which is the answer."""
         match message:
             case Enter(lease, openings, None, _):
@@ -148,47 +143,45 @@ class CoordinationServer:
                 assert owner is not None, "the case before"
                 holder.calls[lease] = self.coordinator.enter_now(owner, limit, openings)
                 return Granted()
-            case EnterStreams(lease, model, streams, background):
-                held = self._room_of(model).room.enter_now(streams, background=background)
+            case TakeSlots(lease, model, streams, background, _):
+                held = self._served_of(model).slots.take_now(streams, background=background)
                 holder.streams[lease] = model, held
                 return Granted()
             case AskTicket(ticket):
                 return TicketState(ticket in self.coordinator.tickets)
-            case ReportBounds(model, model_bound, loop_bound, pressure_bound, slowdown):
-                served = self._room_of(model)
-                bounds, engine = Bounds(model_bound, loop_bound, pressure_bound), self._engine_of(child)
-                served.bounds.report(child, bounds, slowdown, engine)
-                served.room.update()
-                return self._numbers(served, engine)
+            case ReportSteps(model, steps):
+                served = self._served_of(model)
+                served.slots.report(steps)
+                return self._numbers(served)
             case _:
                 assert_never(message)
 
-    def _room_of(self, model: str) -> _Served:
+    def _served_of(self, model: str) -> _Served:
         """Raises: ServerNotReady."""
         served = self._served.get(model)
         if served is None:
             raise ServerNotReady(f"the model {model!r} is not loaded")
         return served
 
-    def _numbers(self, served: _Served, engine: int) -> Numbers:
-        room, all_models = served.room, self.coordinator
+    def _numbers(self, served: _Served) -> Numbers:
+        slots, all_models = served.slots, self.coordinator
         return Numbers(
-            room.estimate,
-            room.reserved,
-            room.slowdown,
+            slots.estimate,
+            slots.reserved,
+            slots.slowdown,
             all_models.limit,
             all_models.estimate,
-            served.bounds.sharing(engine),
+            len(served.batch_s),
             self.full_hint().full,
         )
 
-    def _wait(self, holder: _Child, message: WaitInBackground) -> asyncio.Task[Answer]:
+    def _wait(self, holder: _Child, message: TakeSlots) -> asyncio.Task[Answer]:
         """Raises: ServerNotReady."""
-        room = self._room_of(message.model).room
+        slots = self._served_of(message.model).slots
 
         async def enter() -> Answer:
             try:
-                held = await room.enter_in_background(message.streams, message.within_s)
+                held = await slots.take(message.streams, background=message.background, within_s=message.within_s)
             finally:
                 holder.waiting.pop(message.lease, None)
             holder.streams[message.lease] = message.model, held
@@ -209,10 +202,13 @@ class CoordinationServer:
                 self._give_back(holder, lease, slots)
             case UseTicket(ticket, issued_s):
                 self.coordinator.use_ticket(ticket, issued_s)
-            case OpenRoom(model):
-                self._open_room(child, model)
-            case CloseRoom(model):
-                self._close_room(child, model)
+            case OpenSlots(model, step_s, batch_s):
+                if model not in self._served:
+                    self._served[model] = _Served(self.coordinator.open_slots(model, step_s))
+                self._served[model].batch_s[child] = batch_s
+                self._measure(self._served[model])
+            case CloseSlots(model):
+                self._close_slots(child, model)
             case StreamsEnded(model):
                 for lease in [lease for lease, (name, _) in holder.streams.items() if name == model]:
                     holder.streams.pop(lease)[1].cancel()
@@ -229,21 +225,20 @@ class CoordinationServer:
             if not held.slots:
                 del holder.streams[lease]
 
-    def _open_room(self, child: int, model: str) -> None:
-        if model not in self._served:
-            bounds = CombinedBounds()
-            self._served[model] = _Served(self.coordinator.add_room(model, bounds), bounds)
-        self._served[model].children.add(child)
+    def _measure(self, served: _Served) -> None:
+        """Measure the slots again, after a front end began or ended to serve the model."""
+        engines: dict[int, list[dict[int, float]]] = {}
+        for child, batch_s in served.batch_s.items():
+            engines.setdefault(self._engine_of(child), []).append(batch_s)
+        served.slots.measured([(found[0], len(found)) for found in engines.values()])
 
-    def _close_room(self, child: int, model: str) -> None:
+    def _close_slots(self, child: int, model: str) -> None:
         """Remove a front end from a model; after the last one, the model is no longer served."""
         served = self._served.get(model)
-        if served is None or child not in served.children:
+        if served is None or served.batch_s.pop(child, None) is None:
             return
-        served.children.remove(child)
-        served.bounds.forget(child)
-        if served.children:
-            served.room.update()
+        if served.batch_s:
+            self._measure(served)
         else:
             del self._served[model]
-            self.coordinator.close_room(model)
+            self.coordinator.close_slots(model)

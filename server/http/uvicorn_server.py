@@ -44,12 +44,10 @@ class HeadProtocol(BoundedHttpProtocol):
         *arguments: Any,
         timeout_s: float,
         refuse: Refuse | None,
-        on_request: Callable[[], None],
         **options: Any,
     ) -> None:
-        """`arguments` and `options` are uvicorn's; `on_request` is called for each connection and later request."""
+        """`arguments` and `options` are uvicorn's."""
         super().__init__(*arguments, **options)
-        self._on_request = on_request
         self._timeout_s = timeout_s
         self._refuse = refuse
         self._timer: ClientTimer | None = None  # runs while waiting for a head
@@ -58,7 +56,6 @@ class HeadProtocol(BoundedHttpProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         super().connection_made(transport)
-        self._on_request()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -70,7 +67,6 @@ class HeadProtocol(BoundedHttpProtocol):
         """Wait for the rest of this head."""
         super().on_message_begin()
         if self._timer is None:
-            self._on_request()
             self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -206,7 +202,6 @@ def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Co
         timeout_s=settings.handshake_timeout_s,
         write_timeout_s=settings.write_timeout_s,
         refuse=refuse,
-        on_request=replica.models.note_request,
     )
     return uvicorn.Config(
         app,

@@ -71,7 +71,7 @@ class RegistryEntry:
     @property
     def streams(self) -> int:
         """Its open streams."""
-        return 0 if self.service is None else self.service.recognizer.room.slots_used
+        return 0 if self.service is None else self.service.recognizer.slots.slots_used
 
 
 class ModelRegistry:
@@ -152,17 +152,12 @@ class ModelRegistry:
     @property
     def slots_used(self) -> int:
         """Slots that are taken, of all models."""
-        return sum(service.recognizer.room.slots_used for service in self)
-
-    def note_request(self) -> None:
-        """Count a connection or request of a client for the capacity estimates, whether or not it is accepted."""
-        for service in self:
-            service.recognizer.room.requested()
+        return sum(service.recognizer.slots.slots_used for service in self)
 
     def update_estimates(self) -> None:
         """Update the capacity estimates at times without batches, which update them otherwise."""
         for service in self:
-            service.recognizer.room.look()
+            service.recognizer.slots.look()
 
     # Loading and unloading
 
@@ -256,7 +251,7 @@ class ModelRegistry:
                 self.unload(entry.name)
 
     async def _unload(self, entry: RegistryEntry, service: ModelService) -> None:
-        await service.recognizer.room.empty()
+        await service.recognizer.slots.empty()
         await self._end(service)
         entry.service = entry.unloading = None
         _log.info("model unloaded", model=entry.name)

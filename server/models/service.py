@@ -24,7 +24,7 @@ from model.errors import VocabularyError
 from model.facts import ModelFacts
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
-from server.coordination.coordinator import Coordinator, Room
+from server.coordination.coordinator import Coordinator, ModelSlots
 from server.errors import BadParameter, SettingsError, of_setting
 from server.models.engine_source import EnginePlan
 from server.models.loading import VAD_HZ, LoadedModel, LoadedVad, ModelCard
@@ -220,7 +220,7 @@ class ServiceBuilder:
             model.decoder,
             metrics,
             engines=self._engines(model, voice),
-            room=self._room(model.name, config, metrics),
+            slots=self._slots(model.name, config, metrics),
             second_pass=self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
             fork_slots=self._settings.forks_here,
@@ -256,7 +256,7 @@ class ServiceBuilder:
 
     def release(self, service: ModelService) -> None:
         """Release a service that has stopped: its streams no longer count, and its gauges read 0."""
-        self._coordinator.close_room(service.name)
+        self._coordinator.close_slots(service.name)
         service.metrics.gone()
 
     def stop(self) -> None:
@@ -303,13 +303,13 @@ class ServiceBuilder:
             clock=clock,
         )
 
-    def _room(self, name: str, config: ModelDescription, metrics: ModelMetrics) -> Room:
+    def _slots(self, name: str, config: ModelDescription, metrics: ModelMetrics) -> ModelSlots:
         step_s = config.step_samples / config.sample_rate
-        room = self._coordinator.open_room(name, step_s, metrics.slots_used.set)
-        metrics.capacity.set_function(lambda: float(room.estimate))
-        metrics.reserved.set_function(lambda: float(room.reserved))
-        metrics.slowdown.set_function(lambda: room.slowdown)
-        return room
+        slots = self._coordinator.open_slots(name, step_s, metrics.slots_used.set)
+        metrics.capacity.set_function(lambda: float(slots.estimate))
+        metrics.reserved.set_function(lambda: float(slots.reserved))
+        metrics.slowdown.set_function(lambda: slots.slowdown)
+        return slots
 
     def _tickets(self, model: LoadedModel) -> TicketService:
         settings = self._settings

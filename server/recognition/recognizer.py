@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
 from model.ctc.interface import Decoder
 from model.description import ModelDescription
-from server.coordination.coordinator import Room
+from server.coordination.coordinator import ModelSlots
 from server.coordination.slots import StreamLease
 from server.errors import EngineDead
 from server.operations.metrics import ModelMetrics
@@ -26,7 +25,7 @@ BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than 
 
 
 class Recognizer:
-    """Opens the sessions of one model if its `Room` has slots, routes engine events to them, and decodes."""
+    """Opens the sessions of one model if it has slots, routes engine events to them, and decodes."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class Recognizer:
         metrics: ModelMetrics,
         *,
         engines: Engines,
-        room: Room,
+        slots: ModelSlots,
         second_pass: SecondPass,
         budget_s: float,
         fork_slots: int,
@@ -47,7 +46,7 @@ class Recognizer:
         `fork_slots`: forks at a time.
         """
         self.engines = engines
-        self.room = room
+        self.slots = slots
         self._step_s = config.step_samples / config.sample_rate
         self._decoder = BatchDecoder(decoder, metrics, clock, second_pass, self._on_second_pass)
         self._metrics = metrics
@@ -72,8 +71,7 @@ class Recognizer:
 
     async def open_in_background(self, session: Session, sink: EventSink) -> ActiveSession:
         """Wait while live streams fill the server, then act as `open`. Raises: as `open`."""
-        entering = self.room.enter_in_background(len(session.channels), BACKGROUND_BUDGET_S)
-        return await self._admit(session, sink, entering, background=True, budget_s=BACKGROUND_BUDGET_S)
+        return await self._admit(session, sink, background=True, within_s=BACKGROUND_BUDGET_S)
 
     async def open(
         self, session: Session, sink: EventSink, *, background: bool = False, budget_s: float | None = None
@@ -83,30 +81,22 @@ class Recognizer:
         Its steps should be answered within `budget_s`, None = the operator's choice; background work has a long
         budget of its own. Also raises BatchingError if the model thread hangs.
         """
-        return await self._admit(
-            session,
-            sink,
-            self._enter(len(session.channels), background=background),
-            background=background,
-            budget_s=BACKGROUND_BUDGET_S if background else budget_s or self._budget_s,
-        )
-
-    async def _enter(self, streams: int, *, background: bool) -> StreamLease:
-        self.engines.require_warm()
-        return await self.room.enter(streams, background=background)
+        return await self._admit(session, sink, background=background, budget_s=budget_s)
 
     async def _admit(
         self,
         session: Session,
         sink: EventSink,
-        entering: Coroutine[Any, Any, StreamLease],
         *,
         background: bool,
-        budget_s: float,
+        budget_s: float | None = None,
+        within_s: float | None = None,
     ) -> ActiveSession:
         """Open an admitted session. A session that is refused or cancelled holds no slot and no state."""
+        budget_s = BACKGROUND_BUDGET_S if background else budget_s or self._budget_s
         try:
-            lease = await entering
+            self.engines.require_warm()
+            lease = await self.slots.take(len(session.channels), background=background, within_s=within_s)
             active = self._activate(session, sink, lease, background=background, budget_s=budget_s)
         except BaseException:
             session.take(ReleaseStates())
@@ -141,7 +131,6 @@ class Recognizer:
         return active
 
     def _on_session_closed(self, active: ActiveSession) -> None:
-        self.room.ended(len(active.speech.ids))
         self._forks.drop(active)
         for stream in active.speech.ids:
             del self._routes[stream]
@@ -158,7 +147,7 @@ class Recognizer:
                 self._observe(event)
                 self._decoder.take_steps(event, self._routes)
             case WarmedUp(step_s):
-                self.room.warmed_up(step_s)
+                self.slots.warmed_up(step_s)
             case StateExported():
                 self._on_state(event)
             case StreamClosed(stream):
@@ -211,32 +200,28 @@ class Recognizer:
             active.fail(EngineDead("the model thread ended"))
         self._leases.clear()
         self._vad_leases.clear()
-        self.room.clear()
+        self.slots.clear()
 
     def _update_admission(self, batch: BatchDone) -> None:
-        """Update the capacity estimate. A step waits for this thread once before and once after the engine."""
+        """Count late steps. A step waits for this thread once before and once after the engine."""
         now = self._clock()
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
-        waits_s, forked = self._without_forks(batch) if self._forks.running else (batch.live_wait_s, 0)
-        live_ages_s = [wait_s + added_s for wait_s in waits_s]
-        rows, outside_s = len(batch.streams), batch.outside_s
-        self.room.ran(rows, batch.step_s, live_ages_s, batch.steps, batch.rows_in_all, forked, outside_s)
+        waits_s = self._without_forks(batch) if self._forks.running else batch.live_wait_s
+        self.slots.ran(batch, [wait_s + added_s for wait_s in waits_s], now)
 
-    def _without_forks(self, batch: BatchDone) -> tuple[Sequence[float], int]:
-        """Return the waits of live steps that belong to no fork, and the number of steps of forks.
+    def _without_forks(self, batch: BatchDone) -> Sequence[float]:
+        """Return the waits of live steps that belong to no fork.
 
         Steps of a fork are pushed together and run one after another, so their waits do not indicate the load.
         """
-        forks = self._forks.running
-        forked = sum([stream in forks for stream in batch.streams])
         # With steps of uploads in the batch it is not known which rows the waits belong to.
-        if not forked or len(batch.live_wait_s) != len(batch.streams):
-            return batch.live_wait_s, forked
+        if len(batch.live_wait_s) != len(batch.streams):
+            return batch.live_wait_s
         pairs = zip(batch.streams, batch.live_wait_s, strict=True)
-        return [wait_s for stream, wait_s in pairs if stream not in forks], forked
+        return [wait_s for stream, wait_s in pairs if stream not in self._forks.running]
 
     def _on_second_pass(self, outcome: Outcome) -> None:
-        self.room.waited(outcome.wait_s)
+        self.slots.waited(outcome.wait_s)
 
     def _observe(self, batch: BatchDone) -> None:
         metrics = self._metrics

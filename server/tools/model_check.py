@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batching.capacity import Capacity
+from batching.capacity import LatencyObjective
 from batching.stepper import Stepper
 from model.acoustic import load_model, log_probs_of
 from model.checkpoint import SHIPPED
@@ -120,9 +120,7 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     slots = model.slots(capacity=settings.max_batch, largest=settings.max_batch)
     batch_s = Stepper(slots).warm_up(time.perf_counter)
     step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
-    objective_s = settings.latency_budget_ms / 1_000
-    capacity = Capacity(step_s=step_s, objective_s=objective_s, max_batch=largest)
-    capacity.warmed_up(batch_s)
+    objective_s, published = settings.latency_budget_ms / 1_000, facts_of(model).published
     shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
     return {
         "threads": model.threads,
@@ -132,7 +130,7 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
         "largest_batch": largest,
         "left_out": [rows for rows in BATCHES if rows > largest],
         "objective_ms": settings.latency_budget_ms,
-        "live_streams": capacity.streams() if capacity.possible() else 0,
+        "live_streams": int(LatencyObjective(step_s, objective_s).carried(batch_s)),
     }
 
 

@@ -30,7 +30,7 @@ def streams(batcher: Batcher, now: float) -> list[int]:
 def late_batcher(batch_s: float = 0.2) -> Batcher:
     """One live stream with a budget of 0.1 s that every step misses, and an upload with a budget of 10 s."""
     batcher = make(live=1)
-    batcher.ran(1, batch_s)
+    batcher.measured(1, batch_s)
     batcher.open(11, budget_s=10.0, background=True)
     batcher.push(11, None, T0)
     return batcher
@@ -66,6 +66,77 @@ def test_a_budget_that_is_not_positive_and_finite_is_refused(budget_s: float) ->
 def test_every_bound_is_at_least_one(bound: str) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Batcher(Policy.EAGER, **{"max_batch": 1, "max_queued": 1, "background_rows": 1, bound: 0})
+
+
+class TestDeadlinePolicy:
+    """Budget 100 ms, margin 5 ms, and batches of 10 ms, at worst 20."""
+
+    def ready(self, *, live: int, max_batch: int = 4) -> Batcher:
+        batcher = make(Policy.DEADLINE, live=live, max_batch=max_batch)
+        for rows in (1, 2, 4):
+            batcher.measured(rows, 0.010)
+        return batcher
+
+    def test_a_batch_is_held_until_the_last_moment_that_keeps_the_deadline(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.push(1, None, T0)
+        assert batcher.next_batch(T0) == ()
+        wake_at = batcher.wake_at(T0)
+        assert wake_at is not None
+        assert wake_at == pytest.approx(T0 + 0.1 - 0.020 - 0.005, rel=0, abs=1e-6)
+        assert batcher.next_batch(math.nextafter(wake_at, 0)) == ()
+        assert streams(batcher, wake_at) == [1]
+
+    def test_a_batch_starts_when_every_live_stream_is_ready(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.push(1, None, T0)
+        batcher.push(2, None, T0)
+        assert streams(batcher, T0) == [1, 2]
+
+    def test_a_batch_starts_when_the_missing_stream_closes(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.push(1, None, T0)
+        batcher.close(2)
+        assert streams(batcher, T0) == [1]
+
+    def test_a_batch_starts_when_it_is_full(self) -> None:
+        batcher = self.ready(live=3, max_batch=2)
+        batcher.push(1, None, T0)
+        batcher.push(2, None, T0)
+        assert streams(batcher, T0) == [1, 2]
+
+    def test_a_batch_starts_at_once_before_service_times_are_measured(self) -> None:
+        batcher = make(Policy.DEADLINE, live=2)
+        batcher.push(1, None, T0)
+        assert streams(batcher, T0) == [1]
+
+    def test_background_steps_run_while_a_batch_is_held_unless_they_would_delay_it(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.open(11, budget_s=10.0, background=True)
+        batcher.push(1, None, T0)
+        batcher.push(11, None, T0)
+        assert streams(batcher, T0) == [11]
+        late_s = T0 + 0.1 - 0.020 - 0.005 - 0.019  # a batch that starts now ends after the held one should start
+        batcher.push(11, None, late_s)
+        assert batcher.next_batch(late_s) == ()
+        batcher.push(2, None, late_s)
+        assert streams(batcher, late_s) == [1, 2, 11]
+
+    def test_a_batch_is_not_held_past_the_deadline_of_a_background_step(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.open(11, budget_s=0.03, background=True)
+        batcher.push(11, None, T0)
+        batcher.push(1, None, T0)
+        assert batcher.wake_at(T0) == pytest.approx(T0 + 0.03 - 0.020 - 0.005, rel=0, abs=1e-6)
+
+    def test_a_short_budget_starts_the_batch_early_for_all_its_streams(self) -> None:
+        batcher = self.ready(live=2)
+        batcher.open(3, budget_s=0.03)
+        batcher.push(1, None, T0)
+        assert batcher.wake_at(T0) == pytest.approx(T0 + 0.075, rel=0, abs=1e-6)
+        batcher.push(3, None, T0)
+        assert batcher.wake_at(T0) == pytest.approx(T0 + 0.005, rel=0, abs=1e-6)
+        assert streams(batcher, T0 + 0.005) == [3, 1]
 
 
 class TestEarlySteps:

@@ -158,8 +158,8 @@ class BatcherMachine(RuleBasedStateMachine):
         if self.running:
             self.naive.now += seconds
             steps = steps_each(self.running)
-            self.batcher.ran(len(self.running), seconds, steps)
-            self.naive.learn(len(self.running), steps, seconds)
+            self.batcher.measured(len(self.running), seconds, steps)
+            self.naive.measured(len(self.running), steps, seconds)
 
     def wake_at(self) -> float | None:
         """Compare `wake_at` with the rules."""

@@ -1,4 +1,4 @@
-"""The estimate of a replica's capacity: from service times, and from load while serving."""
+"""The limit of live streams: from the warm-up, lowered while steps are late, raised slowly."""
 
 from __future__ import annotations
 
@@ -7,230 +7,227 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batching.capacity import (
-    CROWD,
-    GROWTH,
+    ENGINE_S,
+    FLOOR,
     HEADROOM,
-    MIN_BATCHES,
-    OUTSIDE_PRIOR,
+    LONG_WAIT_S,
+    LOOP_S,
     PERIOD_S,
     RELIEF,
-    RESERVE,
-    RESERVE_S,
+    RISE_S,
     Capacity,
-    _lifted,
+    LatencyObjective,
+    PeriodSteps,
 )
-from batching.policy.service_times import ServiceTimes
 
 STEP_S = 0.08
-NO_LOOP = NO_OUTSIDE = {1: 1e-6, 128: 2e-6}
 T0 = 8_675_309.25
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+ENGINE_ROW_S = (ENGINE_S[0] + 128 * ENGINE_S[1]) / 128  # of a full batch
+LOOP_ROW_S = (LOOP_S[0] + 128 * LOOP_S[1]) / 128
 
 
 def line(fixed_s: float, row_s: float) -> dict[int, float]:
     """Seconds by rows of a model with a fixed cost and a cost per row."""
-    return {rows: fixed_s + row_s * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)}
+    return {rows: fixed_s + row_s * rows for rows in SIZES}
 
 
-def make(objective_s: float = 0.1, *, loop: dict[int, float] = NO_LOOP, max_batch: int = 128) -> Capacity:
-    capacity = Capacity(step_s=STEP_S, objective_s=objective_s, max_batch=max_batch, loop=loop, outside=NO_OUTSIDE)
-    capacity.look(T0, 0.0, 0)
-    return capacity
+SLOW = line(0.003, 0.0002)  # so that the model is the bound
+FAST = line(0.0001, 0.00001)  # so that the event loop is
 
 
-def test_capacity_follows_from_the_largest_batches_within_the_objective() -> None:
-    capacity = make()
-    capacity.warmed_up(line(0.001, 0.0001))
-    assert capacity.streams() == int(HEADROOM * 128 * STEP_S / 0.0138)
+def possible(*engines: tuple[dict[int, float], int], objective_s: float = 0.1) -> float:
+    """Streams that these warm-ups allow, each with the number of processes that share the engine."""
+    capacity = Capacity(LatencyObjective(STEP_S, objective_s))
+    capacity.warmed_up(engines)
+    return capacity.possible
+
+
+def test_the_possible_streams_follow_from_the_largest_batches_within_the_objective() -> None:
+    assert possible((SLOW, 1)) == pytest.approx(HEADROOM * STEP_S / (0.0286 / 128 + ENGINE_ROW_S))
 
 
 def test_a_shorter_objective_allows_only_smaller_batches() -> None:
-    capacity = make(objective_s=0.0101)
-    capacity.warmed_up(line(0.001, 0.0001))
-    assert capacity.streams() == pytest.approx(HEADROOM * 40 * STEP_S / 0.005, rel=0.03)  # two batches of 5 ms
+    def engine_s(rows: int) -> float:
+        return 0.003 + 0.0002 * rows + ENGINE_S[0] + ENGINE_S[1] * rows
+
+    largest = max(rows for rows in range(1, 129) if 2 * engine_s(rows) + LOOP_S[0] + LOOP_S[1] * rows <= 0.02)
+    assert 20 < largest < 30
+    assert possible((SLOW, 1), objective_s=0.02) == pytest.approx(HEADROOM * largest * STEP_S / engine_s(largest))
+
+
+def test_the_event_loop_can_be_the_bound() -> None:
+    assert possible((FAST, 1)) == pytest.approx(HEADROOM * STEP_S / LOOP_ROW_S)
+    assert int(possible((FAST, 1))) in range(435, 460), "as with one process on two cores"
 
 
 def test_at_least_one_stream_is_admitted_even_if_a_step_exceeds_the_objective() -> None:
-    capacity = make(objective_s=0.01)
-    capacity.warmed_up({1: 0.02})
-    assert capacity.streams() == 1
+    capacity = Capacity(LatencyObjective(STEP_S, 0.01))
+    assert capacity.streams() == 0, "before the warm-up"
+    capacity.warmed_up([({1: 0.02}, 1)])
+    assert (capacity.possible, capacity.streams(), capacity.reserved()) == (0.0, 1, 0)
 
 
-def test_slower_batches_than_in_the_warm_up_lower_the_estimate() -> None:
-    capacity = make()
-    capacity.warmed_up(line(0.001, 0.0001))
-    before = capacity.streams()
-    for n in range(40):
-        for rows in (5, 20) * 10:  # at any sizes
-            capacity.ran(rows, 2 * (0.001 + 0.0001 * rows), ())
-        capacity.look(T0 + (n + 1) * PERIOD_S, 0.0, 0)
-    assert capacity.streams() == pytest.approx(before / 2, rel=0.02)
+def test_sizes_between_those_of_the_warm_up_are_interpolated() -> None:
+    assert possible(({1: 0.0032, 8: 0.0046, 128: 0.0286}, 1)) == pytest.approx(possible((SLOW, 1)))
 
 
-def test_the_time_of_a_chunk_is_not_compared_with_those_of_single_steps() -> None:
-    slowdowns: list[float] = []
-    for chunk_s in (0.001, 0.5):
-        capacity = make()
-        capacity.warmed_up(line(0.001, 0.0001))
-        for _ in range(MIN_BATCHES):
-            capacity.ran(8, 0.0036, ())  # twice the warm-up's
-            capacity.ran(8, chunk_s, (), steps=8)
-        capacity.look(T0 + PERIOD_S, 0.0, 0)
-        slowdowns.append(capacity.slowdown)
-    assert slowdowns == [pytest.approx(1.25)] * 2  # a quarter of the way to 2
+def test_processes_that_share_an_engine_carry_more_until_the_engine_is_the_bound() -> None:
+    found = [possible((line(0.0001, 0.00005), count)) for count in (1, 2, 8, 16)]
+    assert found[1] == pytest.approx(2 * found[0], rel=0.1)
+    assert found[3] == pytest.approx(found[2], rel=0.05), "the engine is the bound"
 
 
-def test_the_event_loop_can_be_the_bottleneck() -> None:
-    capacity = make(loop={1: 0.0002, 128: 0.0202})
-    capacity.warmed_up(line(0.001, 0.0001))
-    assert capacity.streams() == int(HEADROOM * 128 * STEP_S / 0.0202)
-    now, cpu_s = T0, 0.0
-    for _ in range(40):
-        for _ in range(20):
-            capacity.ran(11, 0.0021, ())
-        now, cpu_s = now + PERIOD_S, cpu_s + 20 * 2 * 0.001775  # twice the prior of batches of 11
-        assert capacity.look(now, cpu_s, 128)
-    assert capacity.streams() == pytest.approx(HEADROOM * 128 * STEP_S / 0.0404, rel=0.02)
+def test_engines_carry_the_sum_of_what_each_carries() -> None:
+    assert possible((SLOW, 2), (SLOW, 2)) == pytest.approx(2 * possible((SLOW, 2)))
+
+
+def test_the_engine_that_carries_the_fewest_by_its_share_is_the_bound_of_all() -> None:
+    slower = line(0.004, 0.0003)
+    assert possible((SLOW, 1), (slower, 1)) == pytest.approx(2 * possible((slower, 1))), "each has half of the streams"
+    assert possible((SLOW, 2), (SLOW, 1)) == pytest.approx(1.5 * possible((SLOW, 2))), "the first has two thirds"
 
 
 class Load:
-    """Feeds the estimate periods of batches, with some steps late."""
+    """Gives a capacity periods of steps, some of them late."""
 
     def __init__(self) -> None:
-        self.capacity = make()
-        self.capacity.warmed_up(line(0.001, 0.0001))
+        self.capacity = Capacity(LatencyObjective(STEP_S, 0.1))
+        self.capacity.warmed_up([(FAST, 1)])
         self.now = T0
+        self.capacity.end_period(T0, PeriodSteps(), 0)
+        self.free = self.capacity.streams()
 
-    def period(self, streams: int, late_of_100: int, slowdown: float = 1.0) -> int:
-        """Run a period with `late_of_100` late steps. Returns: the estimate after it."""
-        ages_s = [0.09] * late_of_100 + [0.01] * (100 - late_of_100)
-        for n in range(MIN_BATCHES):
-            self.capacity.ran(10, slowdown * 0.002, ages_s[10 * n : 10 * (n + 1)])
-        self.now += PERIOD_S
-        assert self.capacity.look(self.now, 0.0, streams)
+    def period(self, streams: int, late_of_100: int = 0, *, waited_s: float = 0.0, seconds: float = PERIOD_S) -> int:
+        """End a period with `late_of_100` late steps. Returns: the limit after it."""
+        self.now += seconds
+        self.capacity.end_period(self.now, PeriodSteps(live=100, late=late_of_100, waited_s=waited_s), streams)
         return self.capacity.streams()
 
 
-def test_too_many_late_steps_bound_the_streams_below_those_that_are_open() -> None:
+def test_too_many_late_steps_lower_the_limit_below_the_open_streams() -> None:
     load = Load()
-    free = load.period(300, 0)
-    assert load.period(300, 2) == free  # two in a hundred are allowed
-    assert load.period(300, 3) == free  # one period may be a stall
+    assert load.period(300, 2) == load.period(300, 2) == load.free  # two in a hundred are allowed
+    assert load.period(300, 3) == load.free  # one period may be a stall
     assert load.period(300, 3) == int(300 * RELIEF)
     assert load.period(280, 3) == int(280 * RELIEF)
-    assert load.period(290, 3) == int(280 * RELIEF)
+    assert load.period(290, 3) == int(280 * RELIEF), "it never rises while steps are late"
 
 
-def test_the_pressure_bound_rises_quickly_up_to_the_reserve_and_slowly_from_there() -> None:
+def test_single_late_periods_do_not_lower_the_limit() -> None:
     load = Load()
-    free = load.period(300, 0)
+    for _ in range(20):
+        assert load.period(300, 50) == load.period(300, 0) == load.free
+
+
+def test_the_limit_rises_evenly_in_less_than_half_a_minute() -> None:
+    load = Load()
     for _ in range(2):
         load.period(100, 50)
-    assert load.capacity.reserved() == free - int(100 * RELIEF)
-    seen = [load.period(100, 0) for _ in range(round(RESERVE_S / PERIOD_S) - 1)]
-    assert seen == sorted(seen)
-    assert seen[0] == pytest.approx(100 * RELIEF + free * GROWTH * PERIOD_S, abs=1)
-    third, quick = (1 - RESERVE) * free, round((1 - RESERVE) / GROWTH / PERIOD_S)
-    assert seen[quick] == pytest.approx(third, rel=0.05), "this share returns in seconds"
-    middle = round(RESERVE_S / 2 / PERIOD_S)
-    assert seen[middle] == pytest.approx((third + free) / 2, rel=0.05), "the rest returns in minutes"
-    assert load.period(100, 0) == free
+    assert load.capacity.reserved() == load.free - int(100 * RELIEF)
+    limits = [load.period(100) for _ in range(round(30 / PERIOD_S))]
+    assert limits == sorted(limits)
+    assert limits[0] == pytest.approx(100 * RELIEF + load.free * PERIOD_S / RISE_S, abs=1)
+    assert limits[round(10 / PERIOD_S) - 1] == pytest.approx(100 * RELIEF + load.free * 10 / RISE_S, abs=1)
+    assert limits[-1] == load.free
     assert load.capacity.reserved() == 0
 
 
-def test_the_bound_recovers_quickly_after_pressure_from_a_crowd() -> None:
+def test_the_limit_rises_while_no_stream_is_open_and_in_long_periods() -> None:
     load = Load()
-    free = load.period(300, 0)
     for _ in range(2):
-        load.capacity.asked(CROWD)
         load.period(100, 50)
-    assert load.capacity.streams() == int(100 * RELIEF)
-    seen = [load.period(100, 0) for _ in range(round(1 / GROWTH / PERIOD_S))]
-    assert seen == sorted(seen)
-    assert seen[-1] == free, "all of it returns in seconds"
+    load.capacity.end_period(load.now + 10.0, PeriodSteps(), 0)
+    assert load.capacity.streams() == pytest.approx(100 * RELIEF + load.free * 10 / RISE_S, abs=1)
+    load.capacity.end_period(load.now + 30.0, PeriodSteps(), 0)
+    assert load.capacity.streams() == load.free
 
 
-@pytest.mark.parametrize("asked", [(CROWD, CROWD - 1), (CROWD - 1, CROWD), (0, 0, CROWD, CROWD)])
-def test_pressure_beyond_a_crowd_leaves_the_reserve(asked: tuple[int, ...]) -> None:
-    """Another process that started with the crowd, or before it, also runs without it."""
+def test_late_steps_of_a_few_streams_do_not_close_the_replica() -> None:
     load = Load()
-    free = load.period(300, 0)
-    for number in asked:
-        load.capacity.asked(number)
-        load.period(100, 50)
-    seen = [load.period(100, 0) for _ in range(round(1 / GROWTH / PERIOD_S))]
-    assert seen[-1] < 0.5 * free
+    for _ in range(10):
+        load.period(2, 50)
+    assert load.capacity.streams() == int(FLOOR * load.capacity.possible) > 30
 
 
-@pytest.mark.parametrize(("waited_s", "fewer"), [(0.4, False), (0.6, True)])
-def test_results_that_wait_long_for_other_work_bound_the_streams_too(waited_s: float, fewer: bool) -> None:
-    load, twin = Load(), Load()
+@pytest.mark.parametrize(("waited_s", "fewer"), [(LONG_WAIT_S - 0.1, False), (LONG_WAIT_S + 0.1, True)])
+def test_results_that_wait_long_for_other_work_lower_the_limit_too(waited_s: float, fewer: bool) -> None:
+    load = Load()
     for _ in range(3):
-        load.capacity.waited(waited_s)
-        load.capacity.waited(0.0)
-        found, allowed = load.period(60, 0), twin.period(60, 0)
-    assert (found < allowed) is fewer
+        limit = load.period(60, waited_s=waited_s)
+    assert (limit < load.free) is fewer
 
 
-PERIODS = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 100), st.floats(0.5, 6.0)), max_size=200)
+@pytest.mark.parametrize("storms", [1, 3, 20])
+def test_half_a_minute_after_storms_the_limit_is_back(storms: int) -> None:
+    """A thousand clients within two seconds that leave: late steps of a few streams, in one period after another."""
+    load = Load()
+    for _ in range(storms):
+        for streams in (80, 80, 80, 80, 20, 3):
+            load.period(streams, 40)
+    for _ in range(round(30 / PERIOD_S)):
+        limit = load.period(1)
+    assert limit == load.free
+
+
+def test_the_limit_is_the_new_one_when_the_warm_up_of_fewer_processes_allows_less() -> None:
+    load = Load()
+    load.capacity.warmed_up([(FAST, 2)])
+    assert load.capacity.streams() == pytest.approx(2 * load.free, rel=0.03)
+    for _ in range(2):
+        load.period(700, 50)
+    assert load.capacity.streams() == int(700 * RELIEF)
+    load.capacity.warmed_up([(FAST, 1)])
+    assert load.capacity.streams() == load.free
+
+
+PERIODS = st.lists(
+    st.tuples(st.integers(0, 600), st.sampled_from((0, 0, 0, 2, 3, 50)), st.sampled_from((0.5, 0.7, 5.0))), max_size=80
+)
 
 
 @given(PERIODS)
-def test_the_estimate_is_never_above_what_service_times_allow_and_equal_to_it_without_late_steps(
-    periods: list[tuple[int, int, float]],
-) -> None:
-    """A second estimate that gets the same batches without late steps depends on service times alone."""
-    load, twin = Load(), Load()
-    late_before = False
-    for streams, late, slowdown in periods:
-        found, allowed = load.period(streams, late, slowdown), twin.period(streams, 0, slowdown)
-        assert 1 <= found <= allowed
-        late_before = late_before or late > 2
-        assert late_before or found == allowed
+def test_the_limit_is_that_of_the_rules_written_out(periods: list[tuple[int, int, float]]) -> None:
+    """The twin computes the limit of each moment from all periods until then, and keeps nothing."""
+    load = Load()
+    free = load.capacity.possible
+    for end in range(1, len(periods) + 1):
+        streams, late, seconds = periods[end - 1]
+        limit = load.period(streams, late, seconds=seconds)
+        naive, too_late = free, [late > 2 for _, late, _ in periods[:end]]
+        for at, (open_streams, _, lasted_s) in enumerate(periods[:end]):
+            if too_late[at] and at and too_late[at - 1]:
+                naive = max(free / 12, min(naive, 0.95 * open_streams))
+            elif not too_late[at]:
+                naive = min(free, naive + free * lasted_s / 25)
+        assert limit == pytest.approx(naive, abs=1.001)
+        assert 1 <= limit <= load.free
 
 
-@given(st.floats(1.0, 500.0), st.floats(0.0, 500.0), st.lists(st.floats(0.0, 30.0), max_size=20))
-def test_a_bound_rises_equally_in_long_and_in_short_periods(bound: float, possible: float, parts: list[float]) -> None:
-    whole, stepwise = _lifted(bound, possible, sum(parts), RESERVE), bound
-    for part in parts:
-        stepwise = _lifted(stepwise, possible, part, RESERVE)
-    assert stepwise == pytest.approx(whole)
-    assert bound <= whole <= bound + max(1.0, GROWTH * possible) * sum(parts) + 1e-6
-
-
-def test_rows_of_forks_lower_the_bounds_by_their_share() -> None:
-    """Ten rows a batch, two of them of forks: a stream needs 1.25 rows in the time of a step."""
-    capacity = make()
-    capacity.warmed_up(line(0.001, 0.0001))
-    before, now = capacity.possible(), T0
+def slowed(*parts: PeriodSteps) -> float:
+    """The slowdown after many periods with the sums of these processes."""
+    load = Load()
     for _ in range(40):
-        now += PERIOD_S
-        for _ in range(MIN_BATCHES):
-            capacity.ran(10, 0.002, [0.01] * 8, forked=2)
-        capacity.look(now, 0.0, 0)
-    assert capacity.possible() == pytest.approx(before / 1.25, rel=0.01)
+        steps = PeriodSteps()
+        for part in parts:
+            steps.add(part)
+        load.now += PERIOD_S
+        load.capacity.end_period(load.now, steps, 10)
+    return load.capacity.slowdown
+
+
+def test_the_slowdown_is_the_time_of_batches_relative_to_the_warm_up() -> None:
+    half = PeriodSteps(batches=10, rows=80, step_s=10 * 2 * FAST[8])
+    assert slowed() == slowed(PeriodSteps(live=9)) == 1.0
+    assert slowed(half) == slowed(half, half) == pytest.approx(2.0, rel=0.01)
+    same = PeriodSteps(batches=10, rows=80, step_s=10 * FAST[8])
+    assert slowed(half, same) == pytest.approx(1.5, rel=0.01)
+
+
+def test_a_slowdown_alone_does_not_lower_the_limit() -> None:
+    load = Load()
     for _ in range(40):
-        now += PERIOD_S
-        for _ in range(MIN_BATCHES):
-            capacity.ran(10, 0.002, [0.01] * 10)
-        capacity.look(now, 0.0, 0)
-    assert capacity.possible() == pytest.approx(before, rel=0.01)
-
-
-def outside_of(row_s: float, *, periods: int = 40) -> Capacity:
-    """Batches of 32 rows as fast as in the warm-up, with this time of the engine outside the model for each row."""
-    capacity = Capacity(step_s=STEP_S, objective_s=0.1, max_batch=128, loop=NO_LOOP)
-    capacity.warmed_up(line(0.0, 0.00001))
-    now = T0
-    for _ in range(periods):
-        capacity.look(now, 0.0, 0)
-        now += PERIOD_S
-        for _ in range(MIN_BATCHES):
-            capacity.ran(32, 0.00032, [0.001] * 32, outside_s=32 * row_s)
-    return capacity
-
-
-def test_the_time_of_the_engine_outside_the_model_is_the_bound_of_a_model_with_many_threads() -> None:
-    """A step of 10 µs a row, and 15 µs of Python: the model alone would carry 5,600 streams."""
-    fixed_share = 32 * OUTSIDE_PRIOR[128] / 128 / ServiceTimes(OUTSIDE_PRIOR).extrapolate(32)
-    expected = HEADROOM * STEP_S / (0.00001 + 0.000015 * fixed_share)  # larger batches share their fixed cost
-    assert outside_of(0.000015).streams() == pytest.approx(expected, rel=0.03)
+        load.now += PERIOD_S
+        load.capacity.end_period(load.now, PeriodSteps(live=100, batches=10, rows=100, step_s=9.0), 300)
+    assert load.capacity.slowdown > 100
+    assert load.capacity.streams() == load.free

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
+import numpy as np
 import pytest
 
 from batching.batcher import Policy
 from batching.events import BatchDone, StreamClosed, WarmedUp
 from tests.support.servers.fakes import WAIT_S, EchoModel, FakeClock, GatedModel
 from tests.support.streams.engine_bench import Start, step
-from tests.support.streams.wire_bench import DrivenEngineServer, FrontEnd
 
 
 def test_steps_pushed_during_a_batch_run_in_the_next_one(start_engine: Start) -> None:
@@ -46,13 +44,63 @@ def test_a_batch_reports_waits_step_time_and_queue_by_the_engines_clock(start_en
     assert (second.queue_wait_s, second.step_s, second.queued) == ((0.75,), 0.0, 1)
 
 
+def test_a_reset_makes_the_next_step_a_fresh_streams_first(start_engine: Start) -> None:
+    bench = start_engine(EchoModel())
+    a, b = bench.engine.open(), bench.engine.open()
+    for stream, value, reset in (
+        (a, 1, False),
+        (b, 2, False),
+        (a, 3, False),
+        (a, 4, True),
+        (a, 5, False),
+        (b, 6, False),
+    ):
+        bench.engine.push(stream, step(value), reset=reset)
+    assert bench.answers(6) == {a: [[1, 1], [1, 2], [4, 1], [4, 2]], b: [[2, 1], [2, 2]]}
+
+
+@pytest.mark.parametrize("tile_rows", [None, 8])
+def test_batched_equals_alone(start_engine: Start, tile_rows: int | None) -> None:
+    """Bit-identical with fixed tiles; without them within fp32 rounding, because products vary with the batch size."""
+    inputs = np.random.default_rng(3).standard_normal((12, 6, 24), dtype=np.float32)  # (streams, steps, features)
+
+    def run(members: range) -> dict[int, np.ndarray]:
+        bench = start_engine(TorchSlots(TinyGru(), capacity=12, largest=12, tile_rows=tile_rows))
+        streams = {bench.engine.open(): member for member in members}
+        rows: dict[int, list[np.ndarray]] = {member: [] for member in members}
+        for n in range(inputs.shape[1]):
+            for stream, member in streams.items():
+                bench.engine.push(stream, inputs[member, n])
+        while any(len(found) < inputs.shape[1] for found in rows.values()):
+            event = bench.done()
+            for stream, output in zip(event.streams, event.outputs, strict=True):
+                rows[streams[stream]].append(output)
+        return {member: np.stack(found) for member, found in rows.items()}
+
+    together = run(range(12))
+    for member in range(12):
+        alone = run(range(member, member + 1))[member]
+        if tile_rows:
+            np.testing.assert_array_equal(together[member], alone)
+        else:
+            np.testing.assert_allclose(together[member], alone, atol=1e-5)
+
+
+def test_the_deadline_policy_holds_a_batch_for_the_streams_that_are_missing(start_engine: Start) -> None:
+    bench = start_engine(EchoModel(), policy=Policy.DEADLINE, warm_up=True)
+    assert isinstance(bench.event(), WarmedUp)
+    a, b = bench.engine.open(budget_s=WAIT_S), bench.engine.open(budget_s=WAIT_S)
+    bench.engine.push(a, step(1))
+    bench.engine.push(b, step(2))
+    assert bench.done().streams == (a, b)
+
+
 def test_a_held_batch_starts_before_its_deadline(start_engine: Start) -> None:
-    bench = start_engine(EchoModel(), policy=Policy.DEADLINE)
+    bench = start_engine(EchoModel(), policy=Policy.DEADLINE, warm_up=True)
+    assert isinstance(bench.event(), WarmedUp)
     a, _silent = bench.engine.open(budget_s=0.3), bench.engine.open(budget_s=0.3)
-    for _ in range(2):
-        bench.engine.push(a, step(1))
-        waited_s = bench.done().queue_wait_s[0]
-    assert waited_s > 0.01
+    bench.engine.push(a, step(1))
+    assert bench.done().queue_wait_s[0] > 0.01
 
 
 def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fresh(start_engine: Start) -> None:
@@ -71,10 +119,11 @@ def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fres
 def test_a_batch_reports_whether_background_work_waits_for_late_live_steps(start_engine: Start) -> None:
     model, clock = GatedModel(), FakeClock()
     bench = start_engine(model, clock=clock)
+    bench.engine._worker._batcher.measured(1, 0.2)  # longer than the budget
     live, file = bench.engine.open(budget_s=0.1), bench.engine.open(background=True, budget_s=10.0)
     bench.engine.push(live, step(1))
     model.wait_inside()
-    clock.advance(0.2)  # the first batch takes longer than the budget
+    clock.advance(0.2)
     bench.engine.push(live, step(1))
     bench.engine.push(file, step(2))
     model.go_on(3)
@@ -105,39 +154,3 @@ def test_live_wait_is_measured_from_the_due_time_and_for_live_steps_only(start_e
     assert sum(len(batch.queue_wait_s) for batch in batches) == 11
     assert waits[1] == pytest.approx(0.02)
     assert waits[9] == pytest.approx(0.02 - (9 * 0.064 - 0.5))
-
-
-def test_a_batch_reports_the_time_since_the_last_step_that_the_thread_did_not_sleep() -> None:
-    engine = DrivenEngineServer(EchoModel(capacity=2, largest=2))
-    front = FrontEnd(engine)
-    stream = front.connection.open()
-
-    def outside_s(work_s: float, slept_s: float = 0.0) -> float:
-        """Run a batch after this work of the thread and this sleep; return what it reports."""
-        front.connection.push(stream, step(1))
-        front.send()
-        engine.fake_clock.advance(work_s + slept_s)
-        engine._worker.slept(slept_s)
-        engine.turn()
-        return next(event.outside_s for event in front.events() if isinstance(event, BatchDone))
-
-    assert outside_s(0.004) == 0.0, "no step before"
-    assert outside_s(0.004) == pytest.approx(0.004)
-    assert outside_s(0.002, slept_s=0.07) == pytest.approx(0.002)
-    assert outside_s(0.0, slept_s=0.07) == pytest.approx(0.0, abs=1e-6)
-    engine.stop(0.0)
-
-
-@pytest.mark.parametrize("acknowledged", [False, True])
-def test_a_sleeping_thread_works_no_time_outside_steps(start_engine: Start, acknowledged: bool) -> None:
-    clock = FakeClock()
-    bench = start_engine(EchoModel(), acknowledged=acknowledged, clock=clock)
-    stream = bench.engine.open()
-    for _ in range(2):
-        bench.engine.push(stream, step(1))
-        assert bench.done().outside_s == 0.0
-        end_s = time.monotonic() + WAIT_S
-        while bench.engine.busy_since() is not None:
-            assert time.monotonic() < end_s, "it never sleeps"
-            time.sleep(0.001)
-        clock.advance(70.0)

@@ -42,7 +42,7 @@ def test_a_replica_with_capacity_for_one_stream_refuses_the_second_before_the_ha
 def test_max_streams_auto_is_the_estimated_capacity_within_the_slots(live_server: Start) -> None:
     server = live_server(max_streams="auto")
     estimate = server.metric("tutti_estimated_session_capacity")
-    assert 10 < estimate <= server.replica.models.default.recognizer.room.admission.estimate + 1
+    assert 10 < estimate <= server.replica.models.default.recognizer.slots.estimate + 1
     assert server.metric("tutti_sessions_max") == min(estimate, 1_024)
     assert server.metric("tutti_state_pool_slots") == 1_024 + server.replica.settings.upload_slots
 
@@ -52,8 +52,8 @@ def test_reduced_capacity_shows_in_metrics(live_server: Start) -> None:
     recognizer = server.replica.models.default.recognizer
     assert server.metric("tutti_slowdown_ratio") > 0
     assert server.metric("tutti_reserved_sessions") == 0
-    recognizer.room.admission.capacity._bound = 5.0
-    possible = int(recognizer.room.admission.capacity.possible())
+    recognizer.slots.capacity._lowered = 5.0
+    possible = int(recognizer.slots.capacity.possible)
     assert server.metric("tutti_reserved_sessions") == possible - 5
     for waits in (True, False):
         recognizer._observe(BatchDone((1,), (None,), np.zeros((1, 1)), (0.0,), 0.0, 0.01, 0, background_waits=waits))

@@ -84,7 +84,7 @@ def test_a_drain_waits_for_pending_finals(live_server: Start, decoder: ShoutingD
     with server.listen() as client:
         client.send(spell("half a sen"))
         server.server.handle_exit(signal.SIGTERM, None)
-        server.wait_until(lambda: bool(server.replica.models.default.recognizer.room.slots_used))
+        server.wait_until(lambda: bool(server.replica.models.default.recognizer.slots.slots_used))
         decoder.gate.set()
         frames, code, _ = client.rest()
     assert (transcript(frames), code) == ("half a SEN", 1012)

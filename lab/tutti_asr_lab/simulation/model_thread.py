@@ -51,6 +51,8 @@ class ModelThread:
         self.routes: Mapping[int, EventLoop] = {}  # by stream; empty: the only loop
         self._batcher = batcher
         self._table = table
+        for rows in table.rows:  # as the warm-up of an engine
+            batcher.measured(rows, table.median(rows))
         self._costs = costs
         self._random = rng.random
         self._wake: Callable[[], float] = factors.wake
@@ -129,7 +131,6 @@ class ModelThread:
 
     def _finish(self, now: float) -> None:
         batch, costs = self._batch, self._costs
-        self._batcher.ran(len(batch), now - self._began_s)
         engine_s = costs.engine_s + costs.engine_row_s * len(batch)
         if self._shares_lock:
             self.loops[0].hold(now, engine_s)

@@ -16,7 +16,187 @@ from batching.stepper import Stepper
 from tests.support.servers.fakes import ChunkedModel, EchoModel, FailingModel, FakeClock, OverlappedChunksModel
 from tests.support.streams.driven_engine import DrivenEngine
 from tests.support.streams.engine_bench import step
-from tests.support.streams.engine_machine import EngineMachine
+
+T0 = 8_675_309.25
+SHORT = {1: 0.010, 8: 0.017}  # seconds by rows
+LENGTHS = (1, 2, 4, 8)
+
+
+class Bench:
+    """A batcher whose chunks of two steps take 12 ms, of four steps 14 ms, and of eight steps 18 ms, times `scale`."""
+
+    def __init__(
+        self, policy: Policy = Policy.EAGER, *, max_batch: int = 64, step_s: float = 0.0, scale: float = 1.0
+    ) -> None:
+        self.batcher = Batcher(
+            policy,
+            max_batch=max_batch,
+            max_queued=100,
+            background_rows=2,
+            pace=Pace(step_s, burst_s=0.1),
+            service=ServiceTimes({rows: seconds * scale for rows, seconds in SHORT.items()}),
+            chunk_steps=LENGTHS,
+        )
+        for steps in LENGTHS[1:]:
+            for streams in (1, 8):
+                self.batcher.measured(streams * steps, (0.010 + 0.001 * steps) * scale, steps)
+
+    def live(self, stream: int, steps: int = 0, budget_s: float = 0.1) -> None:
+        self.batcher.open(stream, budget_s=budget_s)
+        self.push(stream, steps)
+
+    def upload(self, stream: int, steps: int) -> None:
+        self.batcher.open(stream, budget_s=10.0, background=True)
+        self.push(stream, steps)
+
+    def push(self, stream: int, steps: int) -> None:
+        for _ in range(steps):
+            self.batcher.push(stream, None, T0)
+
+    def batch(self, now: float = T0) -> tuple[list[int], int]:
+        """Return the streams of the next batch and the steps of each."""
+        batch = self.batcher.next_batch(now)
+        steps = steps_each(batch) if batch else 0
+        assert not batch or [s.stream for s in batch] == [s.stream for s in batch[::steps] for _ in range(steps)]
+        return [step.stream for step in batch[:: steps or 1]], steps
+
+
+def test_uploads_without_live_streams_run_in_the_longest_chunks_that_all_of_them_have_steps_for() -> None:
+    bench = Bench()
+    bench.upload(1, 20)
+    bench.upload(2, 11)
+    assert [bench.batch() for _ in range(4)] == [([1, 2], 8), ([1, 2], 2), ([1, 2], 1), ([1], 8)]
+    assert bench.batcher.queued == 1
+
+
+def test_more_streams_take_precedence_over_longer_chunks() -> None:
+    bench = Bench(max_batch=16)
+    for stream in range(1, 10):
+        bench.upload(stream, 8)
+    assert bench.batch() == ([1, 2, 3, 4, 5, 6, 7, 8, 9], 1)
+    for stream in range(5, 10):
+        bench.batcher.close(stream)
+    assert bench.batch() == ([1, 2, 3, 4], 4)
+
+
+def test_with_live_streams_a_chunk_lasts_no_longer_than_a_batch_of_background_work_may() -> None:
+    bench = Bench()
+    bench.live(1)
+    bench.upload(11, 16)
+    assert bench.batch() == ([11], 4)  # 14 ms; eight steps would take 18, and one and a half batches of one row 15
+    bench.batcher.close(1)
+    assert bench.batch() == ([11], 8)
+
+
+def test_a_chunk_of_short_steps_may_last_longer_by_the_time_between_two_batches() -> None:
+    for scale, steps in ((1.0, 4), (0.01, 8)):  # eight steps take 0.18 ms instead of 18; the limit is 0.35
+        bench = Bench(scale=scale)
+        bench.live(1, 8)
+        bench.live(2)
+        assert bench.batch() == ([1], steps)
+
+
+def test_the_due_steps_of_a_burst_run_in_one_chunk_and_its_early_steps_do_not() -> None:
+    bench = Bench(step_s=0.08)
+    bench.live(1, 8)
+    assert bench.batch() == ([1], 2)  # 0.1 s may arrive at once: two steps are due
+    assert bench.batch() == ([1], 4)  # the others are early
+
+
+def test_a_stream_with_one_due_step_makes_all_others_of_the_batch_run_one() -> None:
+    bench = Bench()
+    bench.live(1, 8)
+    bench.live(2, 1)
+    assert bench.batch() == ([1, 2], 1)
+    assert bench.batch() == ([1], 4), "stream 2 could have a due step at any moment"
+
+
+def test_a_burst_with_the_earliest_deadline_runs_before_the_batch_of_the_others() -> None:
+    bench = Bench()
+    for stream in range(2, 9):
+        bench.live(stream, 1)
+    bench.live(1)
+    for _ in range(6):
+        bench.batcher.push(1, None, T0 + 0.001)  # a flush
+    assert bench.batch(T0 + 0.002) == ([2, 3, 4, 5, 6, 7, 8, 1], 1), "the others have earlier deadlines"
+    for stream in range(2, 9):
+        bench.batcher.push(stream, None, T0 + 0.080)
+    assert bench.batch(T0 + 0.081) == ([1], 4), "14 ms, where the batch of all takes 17"
+    assert bench.batch(T0 + 0.082) == ([1, 2, 3, 4, 5, 6, 7, 8], 1)
+
+
+def test_bursts_of_several_streams_share_a_chunk_as_far_as_it_is_no_longer_than_the_batch() -> None:
+    bench = Bench()
+    for streams, seconds in ((2, 0.016), (4, 0.030)):
+        bench.batcher.measured(streams * 4, seconds, 4)
+    for stream in range(1, 9):
+        bench.live(stream, 4 if stream < 5 else 1)
+    assert bench.batch() == ([1, 2], 4)
+
+
+def test_a_burst_before_a_small_batch_or_one_that_would_be_late_for_it_runs_in_turn() -> None:
+    small = Bench()
+    small.live(1, 4)
+    small.live(2, 1)
+    assert small.batch() == ([1, 2], 1), "two steps in a chunk take 12 ms, the batch 11"
+    late = Bench()
+    for stream in range(1, 9):
+        late.live(stream, 4 if stream == 1 else 1, budget_s=0.02)
+    assert late.batch() == ([1, 2, 3, 4, 5, 6, 7, 8], 1), "in 17 of 20 ms: a chunk before it makes it late"
+
+
+def test_no_deadline_is_missed_for_a_chunk_and_one_that_is_missed_anyway_does_not_count() -> None:
+    bench = Bench()
+    bench.live(1, 16, budget_s=0.025)
+    assert bench.batch(T0) == ([1], 2)
+    assert bench.batch(T0 + 0.0015) == ([1], 1)
+    assert bench.batch(T0 + 0.1) == ([1], 8)
+
+
+def test_a_background_chunk_ends_before_a_waiting_batch_has_to_start() -> None:
+    bench = Bench(Policy.DEADLINE)
+    bench.live(1, 1, budget_s=0.1)
+    bench.live(2)
+    bench.upload(11, 50)
+    starts_at = bench.batcher._start_at()
+    assert bench.batch(starts_at - 0.029) == ([11], 4)
+    assert bench.batch(starts_at - 0.025) == ([11], 2)
+    assert bench.batch(starts_at - 0.021) == ([11], 1)
+
+
+def test_steps_that_wait_for_late_live_ones_run_one_at_a_time() -> None:
+    bench = Bench()
+    bench.live(1, 2, budget_s=0.001)
+    bench.upload(11, 8)
+    assert bench.batch() == ([1], 2), "late already, so later steps come earlier in a chunk"
+    assert bench.batcher.background_waits(T0)
+    assert bench.batch(T0 + 10.0) == ([11], 4), "no longer"
+    for _ in range(2):
+        bench.batcher.push(1, None, T0 + 11.0)
+    assert bench.batch(T0 + 12.0) == ([11, 1], 1), "late again, and the upload's deadline is the earliest of all"
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_a_model_that_takes_one_step_at_a_time_gets_no_chunks(policy: Policy) -> None:
+    batcher = Batcher(policy, max_batch=8, max_queued=9)
+    batcher.open(1, budget_s=1.0, background=True)
+    for _ in range(9):
+        batcher.push(1, None, T0)
+    assert [len(batcher.next_batch(T0)) for _ in range(10)] == [1] * 9 + [0]
+
+
+def test_the_single_policy_runs_no_chunks() -> None:
+    bench = Bench(Policy.SINGLE)
+    bench.upload(1, 8)
+    assert bench.batch() == ([1], 1)
+
+
+def test_start_new_chunk_makes_the_next_step_the_first_of_its_chunk() -> None:
+    bench = Bench()
+    bench.upload(1, 3)
+    bench.batcher.start_new_chunk(1)
+    bench.push(1, 4)
+    assert [bench.batch() for _ in range(4)] == [([1], 2), ([1], 1), ([1], 4), ([], 0)]
 
 
 @pytest.mark.parametrize("lengths", [(2, 4), (1, 4, 2), (1, 1)])
@@ -25,11 +205,14 @@ def test_lengths_begin_with_one_and_ascend(lengths: tuple[int, ...]) -> None:
         Chunks(lengths, ServiceTimes(), max_rows=8)
 
 
-@pytest.mark.parametrize(("scale", "steps"), [(1.0, 1), (0.01, 8)])
-def test_a_chunk_of_short_steps_may_last_longer_by_the_time_between_two_batches(scale: float, steps: int) -> None:
-    chunks = Chunks((1, 8), ServiceTimes({1: 0.010 * scale}), max_rows=8)
-    chunks.learn(1, 8, 0.018 * scale)
-    assert chunks.longest(1, 8, others=True) == steps
+def test_times_of_chunks_are_kept_separate_from_those_of_single_steps() -> None:
+    bench = Bench()
+    before_s = bench.batcher.service.estimate(8)
+    bench.batcher.measured(8, 5.0, 8)
+    assert bench.batcher.service.estimate(8) == before_s
+
+
+# The engine.
 
 
 def test_the_warm_up_runs_chunks_of_every_length_that_fit_and_reports_the_times_of_single_steps() -> None:

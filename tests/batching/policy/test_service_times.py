@@ -15,7 +15,7 @@ LINE = {rows: 0.001 + 0.0001 * rows for rows in (1, 2, 4, 8, 16, 32, 64, 128)}  
 def test_the_estimate_is_infinite_before_any_measurement() -> None:
     times = ServiceTimes()
     assert not times.known
-    assert times.estimate(1) == times.at_worst(1) == times.per_row() == math.inf
+    assert times.estimate(1) == times.at_worst(1) == math.inf
     assert times.extra_rows(1.0) == 0
 
 
@@ -23,7 +23,6 @@ def test_a_table_gives_a_straight_line_between_its_sizes() -> None:
     times = ServiceTimes(LINE)
     for rows in (1, 3, 11, 100, 128):
         assert times.estimate(rows) == pytest.approx(0.001 + 0.0001 * rows)
-    assert times.per_row() == pytest.approx(0.0001)
     assert times.extra_rows(0.5) == pytest.approx(5.5)
 
 
@@ -33,38 +32,30 @@ def test_impossible_sizes_and_times_are_refused(table: dict[int, float]) -> None
         ServiceTimes(table)
 
 
-def test_estimate_is_proportional_and_extrapolate_linear_beyond_the_largest_size() -> None:
+def test_the_estimate_is_proportional_beyond_the_largest_size() -> None:
     times = ServiceTimes({8: LINE[8], 64: LINE[64]})
     assert times.estimate(2) == LINE[8]
     assert times.estimate(128) == pytest.approx(2 * LINE[64])
-    assert times.extrapolate(128) == pytest.approx(LINE[128])
-    assert times.extrapolate(32) == pytest.approx(LINE[32])
+    assert times.estimate(32) == pytest.approx(LINE[32])
 
 
 def test_a_larger_batch_counts_as_no_faster_than_a_smaller_one() -> None:
     times = ServiceTimes({1: 0.004, 8: 0.002})
     assert times.estimate(8) == 0.004
-    assert times.per_row() == 0.0
     assert times.extra_rows(0.1) == math.inf
 
 
-def test_measurements_are_smoothed_in_time_and_in_rows() -> None:
+def test_sizes_may_be_measured_in_any_order_and_again() -> None:
     times = ServiceTimes()
-    times.learn(5, 0.008)
-    times.learn(5, 0.016)
-    assert times.estimate(5) == pytest.approx(0.009)
-    times.learn(8, 0.009)
-    assert times.estimate(8) > times.estimate(5)  # the mean of the point is 5.4 rows now
+    for rows in (64, 1, 128, 8):
+        times.measured(rows, 2 * LINE[rows])
+    for rows in (8, 128, 64, 1):
+        times.measured(rows, LINE[rows])
+    assert [times.estimate(rows) for rows in LINE] == pytest.approx(list(LINE.values()))
 
 
-def test_at_worst_grows_with_the_spread_of_the_measurements() -> None:
-    times = ServiceTimes()
-    for _ in range(50):
-        times.learn(4, 0.010)
-    assert times.at_worst(4) == pytest.approx(0.010)
-    for seconds in (0.010, 0.020) * 25:
-        times.learn(4, seconds)
-    assert times.at_worst(4) > 0.020
+def test_a_batch_under_load_takes_at_worst_twice_its_time_in_the_warm_up() -> None:
+    assert ServiceTimes(LINE).at_worst(4) == 2 * LINE[4]
 
 
 def test_few_background_rows_join_if_rows_are_slow_and_many_if_they_cost_little() -> None:

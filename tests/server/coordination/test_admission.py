@@ -1,121 +1,146 @@
-"""Admission by slots or by the estimate: hysteresis, and half of the room in a period."""
+"""Admission up to a number or the capacity of a model: hysteresis, half of what is free in a period, several models."""
 
 from __future__ import annotations
 
 import pytest
 
-from batching.capacity import PERIOD_S, Capacity
-from server.coordination.admission import FREE_AT_ONCE, Admission
+from batching.capacity import PERIOD_S, Capacity, LatencyObjective
+from server.coordination.slots import FREE_AT_ONCE, SlotLimits, Slots
 from server.errors import ServerFull
+from tests.support.servers.fakes import FakeClock
 from tests.support.streams.fixed_capacity import FixedCapacity
 
-T0 = 8_675_309.25
 
+class Server:
+    """A server whose models have given capacities."""
 
-class Following:
-    """A replica whose admission follows an estimate."""
+    def __init__(self, *streams: int, slots: int = 1_024, follow: bool = True) -> None:
+        self.clock = FakeClock()
+        self.capacities = [FixedCapacity(each) for each in streams]
+        self.models: list[Slots] = []
+        limits = SlotLimits(slots, 1, follow=follow)
+        self.models += [Slots(each, limits, self.clock, models=self.models) for each in self.capacities]
 
-    def __init__(self, streams: int, slots: int = 1_024) -> None:
-        self.capacity = FixedCapacity(streams)
-        self.admission = Admission(slots, self.capacity, follow=True)
-        self.admission.update()
-        self.now = T0
-        self.used = 0
-
-    def arrive(self, times: int) -> int:
-        """Let streams arrive now; return how many are admitted."""
+    def arrive(self, times: int, model: int = 0, streams: int = 1) -> int:
+        """Let sessions arrive now; return how many are admitted."""
         admitted = 0
         for _ in range(times):
             try:
-                self.admission.check(self.used, 1, self.now)
+                self.models[model].take_now(streams, background=False)
             except ServerFull:
                 continue
             admitted += 1
-            self.used += 1
         return admitted
 
-    def wait(self, seconds: float = PERIOD_S) -> None:
-        self.now += seconds
-        self.admission.update()
+    def arrive_slowly(self, times: int, model: int = 0) -> int:
+        """As `arrive`, with a period for each."""
+        admitted = 0
+        for _ in range(times):
+            self.wait()
+            admitted += self.arrive(1, model)
+        return admitted
+
+    def wait(self) -> None:
+        self.clock.advance(PERIOD_S)
 
 
 def test_fixed_limit_admits_up_to_every_slot_and_again_when_one_is_free() -> None:
-    admission = Admission(100, FixedCapacity(3), follow=False)
-    admission.update()
-    assert (admission.limit, admission.estimate) == (100, 3)
-    for used in range(100):
-        admission.check(used, 1, T0)
-    with pytest.raises(ServerFull):
-        admission.check(100, 1, T0)
-    with pytest.raises(ServerFull):
-        admission.check(99, 2, T0)
-    admission.check(99, 1, T0)
+    server = Server(3, slots=100, follow=False)
+    assert (server.models[0].limit, server.models[0].estimate) == (100, 3)
+    assert server.arrive(99) == 99
+    assert server.arrive(1, streams=2) == 0
+    assert server.arrive(2) == 1
+    server.models[0].live -= 1
+    assert server.arrive(2) == 1
 
 
-def test_limit_is_the_estimate_but_never_more_than_the_slots() -> None:
-    assert Following(20).admission.limit == 20
-    assert Following(2_000).admission.limit == 1_024
-    assert Following(20).arrive(30) == 20
+def test_limit_is_the_capacity_but_never_more_than_the_slots() -> None:
+    assert Server(20).models[0].limit == 20
+    assert Server(2_000).models[0].limit == 1_024
+    assert Server(20).arrive(30) == 20
 
 
-def test_simultaneous_arrivals_get_half_of_the_room_in_a_period() -> None:
-    replica = Following(400)
+def test_simultaneous_arrivals_get_half_of_what_is_free_in_a_period() -> None:
+    server = Server(400)
     admitted = []
     for _ in range(6):
-        admitted.append(replica.arrive(1_000))
-        replica.wait()
+        admitted.append(server.arrive(1_000))
+        server.wait()
     assert admitted == [200, 100, 50, 32, 18, 0]
     assert FREE_AT_ONCE == 32
 
 
 def test_falling_limit_closes_no_stream_and_admits_none() -> None:
-    replica = Following(40)
-    assert replica.arrive(30) == 30
-    replica.capacity.estimate = 20
-    replica.wait()
-    assert (replica.admission.limit, replica.arrive(5)) == (20, 0)
+    server = Server(40)
+    assert server.arrive(30) == 30
+    server.capacities[0].limit = 20
+    server.wait()
+    assert (server.models[0].limit, server.arrive(5), server.models[0].live) == (20, 0, 30)
+
+
+def full(streams: int) -> Server:
+    server = Server(streams)
+    while server.arrive(streams):
+        server.wait()
+    assert server.models[0].live == streams
+    return server
 
 
 def test_full_replica_admits_again_below_95_percent_of_the_limit() -> None:
-    replica = Following(100)
-    while replica.arrive(100):
-        replica.wait()
-    assert replica.used == 100
-    replica.used = 96
-    replica.wait()
-    assert replica.arrive(10) == 0
-    replica.used = 94
-    replica.wait()
-    assert replica.arrive(10) == 6  # up to the limit again, not to 95 only
+    server = full(100)
+    server.models[0].live = 96
+    server.wait()
+    assert server.arrive(10) == 0
+    server.models[0].live = 94
+    server.wait()
+    assert server.arrive(10) == 6  # up to the limit again, not to 95 only
 
 
-def test_estimate_changes_below_5_percent_do_not_reopen_a_full_replica() -> None:
-    replica = Following(100)
-    while replica.arrive(100):
-        replica.wait()
+def test_changes_of_the_limit_below_5_percent_do_not_reopen_a_full_replica() -> None:
+    server = full(100)
     for streams in (102, 99, 104, 100, 103):
-        replica.capacity.estimate = streams
-        replica.wait()
-        assert replica.arrive(3) == 0
+        server.capacities[0].limit = streams
+        server.wait()
+        assert server.arrive(3) == 0
 
 
-def test_idle_replica_admits_one_session_at_any_estimate() -> None:
-    replica = Following(1)
-    replica.admission.check(0, 2, T0)  # two channels
+def test_idle_replica_admits_one_session_at_any_limit() -> None:
+    assert Server(1).arrive(1, streams=2) == 1  # two channels
 
 
-def test_without_measurements_only_one_session_is_admitted() -> None:
-    admission = Admission(64, Capacity(step_s=0.08, objective_s=0.1, max_batch=8), follow=True)
-    assert admission.limit == 0
-    admission.check(0, 1, T0)
+def test_without_a_warm_up_only_one_session_is_admitted() -> None:
+    slots = Slots(Capacity(LatencyObjective(0.08, 0.1)), SlotLimits(64, 1, follow=True), FakeClock())
+    assert slots.limit == 0
+    slots.take_now(1, background=False)
     with pytest.raises(ServerFull):
-        admission.check(1, 1, T0)
+        slots.take_now(1, background=False)
 
 
-def test_those_who_are_refused_are_counted_as_asking_too() -> None:
-    replica, counted = Following(2), []
-    replica.capacity.asked = counted.append  # type: ignore[method-assign]
-    assert replica.arrive(5) == 2
-    with pytest.raises(ServerFull):
-        replica.admission.refuse_if_full(2)
-    assert counted == [1, 1, 1, 1, 1, 1]
+def test_one_model_alone_is_admitted_up_to_its_limit() -> None:
+    server = Server(100, 10)
+    assert server.arrive_slowly(150) == 100
+    assert server.models[0].load == 100
+
+
+def test_costs_of_two_models_add_up() -> None:
+    server = Server(100, 10)
+    light, heavy = server.models
+    assert server.arrive_slowly(50) == 50  # half of the machine
+    assert server.arrive_slowly(20, model=1) == 5  # the other half
+    assert server.arrive_slowly(20) == 0
+    assert (light.load, heavy.load) == (100, 10)
+    light.live = 0
+    assert server.arrive_slowly(20, model=1) == 5
+
+
+def test_sums_of_costs_are_not_rounded_against_a_stream_that_fits() -> None:
+    server = Server(10, 30)
+    server.models[1].live = 9  # three tenths
+    assert server.arrive_slowly(20) == 7
+
+
+def test_a_fixed_number_of_streams_is_that_of_all_models() -> None:
+    server = Server(3, 3, slots=100, follow=False)
+    assert (server.arrive(60), server.arrive(60, model=1)) == (60, 40)
+    server.models[0].live -= 1
+    assert server.arrive(2, model=1) == 1

@@ -11,6 +11,7 @@ from server.coordination.local import LocalCoordinator
 from server.errors import ServerFull, TooManyOpenings, TooManyStreams
 from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
+from tests.support.streams.fixed_capacity import FixedCapacity
 
 
 def local(**settings: object) -> LocalCoordinator:
@@ -33,9 +34,9 @@ def test_a_call_counts_against_its_key_until_it_is_released() -> None:
 
 def test_a_call_without_room_is_not_counted() -> None:
     coordinator = local(max_streams=1)
-    room = coordinator.open_room("en", 0.08, lambda _: None)
-    room.warmed_up({1: 0.001})
-    stream = asyncio.run(room.enter(1))
+    slots = coordinator.open_slots("en", 0.08)
+    slots.warmed_up({1: 0.001})
+    stream = asyncio.run(slots.take(1))
     for _ in range(3):
         with pytest.raises(ServerFull):
             enter(coordinator, "a", 1)
@@ -48,10 +49,10 @@ def test_a_call_without_room_is_not_counted() -> None:
 
 def test_a_call_is_refused_if_no_model_has_room_and_one_that_loads_does_not_count() -> None:
     coordinator = local(max_streams="auto")
-    rooms = [coordinator.open_room(name, 0.08, lambda _: None) for name in ("en", "es", "loading")]
-    for room in rooms[:2]:
-        room.warmed_up({1: 0.05})  # as slow as one stream may be
-    stream = asyncio.run(rooms[0].enter(1))
+    models = [coordinator.open_slots(name, 0.08) for name in ("en", "es", "loading")]
+    for slots in models[:2]:
+        slots.warmed_up({1: 0.05})  # as slow as one stream may be
+    stream = asyncio.run(models[0].take(1))
     with pytest.raises(ServerFull):
         coordinator.refuse_if_full()
     stream.cancel()
@@ -73,15 +74,26 @@ def test_openings_of_each_owner_are_limited_and_a_hint_counts_none() -> None:
     asyncio.run(coordinator.enter_without_key("address 3"))
 
 
-def test_limit_and_estimate_are_those_of_the_open_rooms() -> None:
+def test_limit_and_estimate_are_those_of_the_models() -> None:
     coordinator = local(max_streams=2)
     assert (coordinator.limit, coordinator.estimate) == (0.0, 0.0)
-    room = coordinator.open_room("en", 0.08, lambda _: None)
-    room.warmed_up({1: 0.001})
+    slots = coordinator.open_slots("en", 0.08)
+    slots.warmed_up({1: 0.001})
     assert coordinator.limit == 2.0
-    assert coordinator.estimate == room.estimate > 2
-    coordinator.close_room("en")
+    assert coordinator.estimate == slots.estimate > 2
+    coordinator.close_slots("en")
     assert coordinator.limit == 0.0
+
+
+def test_the_limit_is_that_of_the_present_mix() -> None:
+    coordinator = local(max_streams="auto")
+    light, heavy = (coordinator.open_slots(name, 0.08) for name in ("light", "heavy"))
+    light.capacity, heavy.capacity = FixedCapacity(100), FixedCapacity(10)
+    assert coordinator.limit == 100, "none is open: the default model's"
+    heavy.live = 3
+    assert coordinator.limit == coordinator.estimate == 10
+    light.live = 30
+    assert coordinator.limit == coordinator.estimate == 55  # 33 streams cost 0.6 of the machine
 
 
 def test_a_ticket_is_used_once() -> None:

@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from batching.capacity import PERIOD_S, PeriodSteps
+from batching.events import BatchDone
 from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.coordination.messages import RefuseHint
 from server.coordination.remote import TOO_FAST_S, RemoteCoordinator
-from server.coordination.remote_slots import RemoteRoom
+from server.coordination.remote_slots import RemoteSlots
 from server.coordination.serving import CoordinationServer
 from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings, TooManyStreams
 from server.settings import Settings
@@ -24,7 +27,7 @@ BACKGROUND = Settings().upload_slots
 
 
 class Bench:
-    """One server of decisions and two front ends, each with a room for the model `en`."""
+    """One server of decisions and two front ends, each with slots of the model `en`."""
 
     def __init__(self, warm_up: dict[int, float] | None = None, **settings: Any) -> None:
         front_ends = 2
@@ -34,18 +37,16 @@ class Bench:
         self.hints: list[str | None] = []
         self.server = CoordinationServer(self.settings, self.clock, on_hint=self._tell, wall_clock=self.clock)
         self.channels = [MemoryChannel(self.server, child) for child in range(front_ends)]
-        self.ends = [
-            RemoteCoordinator(self.settings, channel, self.clock, busy_clock=lambda: 0.0) for channel in self.channels
-        ]
+        self.ends = [RemoteCoordinator(self.settings, channel, self.clock) for channel in self.channels]
         self.used: list[int] = [0] * front_ends
-        self.rooms: list[RemoteRoom] = []
+        self.slots: list[RemoteSlots] = []
 
     async def open(self) -> None:
         """Let every front end serve the model, and report its warm-up."""
         for child, end in enumerate(self.ends):
-            self.rooms.append(end.open_room("en", STEP_S, lambda used, child=child: self._use(child, used)))
-        for room in self.rooms:
-            room.warmed_up(self.warm_up)
+            self.slots.append(end.open_slots("en", STEP_S, lambda used, child=child: self._use(child, used)))
+        for slots in self.slots:
+            slots.warmed_up(self.warm_up)
         await turns()
 
     def _use(self, child: int, used: int) -> None:
@@ -91,11 +92,11 @@ def test_a_quota_is_exact_over_two_front_ends() -> None:
 
 def test_max_streams_is_exact_over_two_front_ends() -> None:
     async def script(bench: Bench) -> None:
-        attempts = [bench.rooms[n % 2].enter(1) for n in range(40)]
+        attempts = [bench.slots[n % 2].take(1) for n in range(40)]
         leases = await entered(attempts, ServerFull)
         assert len(leases) == bench.server.slots_used == sum(bench.used) == 7
         leases[0].speech_closed()
-        assert len(await entered([bench.rooms[1].enter(1) for _ in range(3)], ServerFull)) == 1
+        assert len(await entered([bench.slots[1].take(1) for _ in range(3)], ServerFull)) == 1
 
     Bench(max_streams=7).run(script)
 
@@ -103,13 +104,13 @@ def test_max_streams_is_exact_over_two_front_ends() -> None:
 def test_refusals_have_the_class_and_the_text_of_one_process() -> None:
     settings = {"max_streams": 1, "max_openings_per_s": 0.2}
 
-    async def refusals(coordinator: Coordinator, room: Any) -> list[tuple[type, str]]:
-        await room.enter(1)
+    async def refusals(coordinator: Coordinator, slots: Any) -> list[tuple[type, str]]:
+        await slots.take(1)
         found = []
         for attempt in (
-            lambda: room.enter(1),
-            lambda: room.enter(BACKGROUND + 1, background=True),
-            lambda: room.enter_in_background(BACKGROUND + 1, 0.0),
+            lambda: slots.take(1),
+            lambda: slots.take(BACKGROUND + 1, background=True),
+            lambda: slots.take(BACKGROUND + 1, background=True, within_s=0.0),
             lambda: coordinator.enter("key", 0, []),
             lambda: coordinator.enter("key", None, []),
             lambda: coordinator.enter_without_key("address"),
@@ -122,10 +123,10 @@ def test_refusals_have_the_class_and_the_text_of_one_process() -> None:
 
     async def script(bench: Bench) -> None:
         alone = LocalCoordinator(bench.settings, bench.clock)
-        room = alone.open_room("en", STEP_S, lambda _: None)
-        room.warmed_up({1: 0.0005, 64: 0.004})
-        expected = await refusals(alone, room)
-        assert await refusals(bench.ends[0], bench.rooms[0]) == expected
+        slots = alone.open_slots("en", STEP_S)
+        slots.warmed_up({1: 0.0005, 64: 0.004})
+        expected = await refusals(alone, slots)
+        assert await refusals(bench.ends[0], bench.slots[0]) == expected
         assert {kind for kind, _ in expected} == {ServerFull, TooManyStreams, TooManyOpenings}
 
     Bench(**settings).run(script)
@@ -164,10 +165,10 @@ def test_all_that_a_dead_front_end_held_comes_back() -> None:
         dead, other = bench.ends
         for _ in range(2):
             await dead.enter("key", 2, [])
-        await bench.rooms[0].enter(2)
-        recording = await bench.rooms[0].enter(BACKGROUND, background=True)
+        await bench.slots[0].take(2)
+        recording = await bench.slots[0].take(BACKGROUND, background=True)
         assert recording.slots == BACKGROUND
-        waiting = asyncio.create_task(bench.rooms[0].enter_in_background(1, 30.0))
+        waiting = asyncio.create_task(bench.slots[0].take(1, background=True, within_s=30.0))
         await turns()
         with pytest.raises(TooManyStreams):
             await other.enter("key", 2, [])
@@ -177,10 +178,10 @@ def test_all_that_a_dead_front_end_held_comes_back() -> None:
         await turns()
         assert bench.server.slots_used == 0
         await other.enter("key", 2, [])
-        await bench.rooms[1].enter_in_background(BACKGROUND, 5.0)
-        await bench.rooms[1].enter(2)
+        await bench.slots[1].take(BACKGROUND, background=True, within_s=5.0)
+        await bench.slots[1].take(2)
         with pytest.raises(ServerNotReady):
-            await bench.rooms[0].enter(1)
+            await bench.slots[0].take(1)
 
     Bench(max_streams=2).run(script)
 
@@ -188,10 +189,14 @@ def test_all_that_a_dead_front_end_held_comes_back() -> None:
 @pytest.mark.parametrize("passed", range(4))
 def test_an_opening_that_is_cancelled_holds_nothing_whenever_that_is(passed: int) -> None:
     async def script(bench: Bench) -> None:
-        room = bench.rooms[0]
+        slots = bench.slots[0]
         openings = [
             asyncio.create_task(opening)
-            for opening in (room.enter(1), room.enter_in_background(1, 30.0), bench.ends[0].enter("key", 1, []))
+            for opening in (
+                slots.take(1),
+                slots.take(1, background=True, within_s=30.0),
+                bench.ends[0].enter("key", 1, []),
+            )
         ]
         await turns(passed)
         for task in openings:
@@ -209,8 +214,8 @@ def test_an_opening_that_is_cancelled_holds_nothing_whenever_that_is(passed: int
 
 def test_a_recording_waits_for_slots_that_another_front_end_gives_back() -> None:
     async def script(bench: Bench) -> None:
-        held = await bench.rooms[0].enter(BACKGROUND, background=True)
-        waiting = [asyncio.create_task(room.enter_in_background(BACKGROUND, 30.0)) for room in bench.rooms]
+        held = await bench.slots[0].take(BACKGROUND, background=True)
+        waiting = [asyncio.create_task(slots.take(BACKGROUND, background=True, within_s=30.0)) for slots in bench.slots]
         await turns()
         assert not any(task.done() for task in waiting)
         held.cancel()
@@ -224,7 +229,7 @@ def test_a_recording_waits_for_slots_that_another_front_end_gives_back() -> None
 
 def test_slots_are_held_until_both_engines_have_closed_the_streams_and_come_back_one_by_one() -> None:
     async def script(bench: Bench) -> None:
-        lease = await bench.rooms[0].enter(2)
+        lease = await bench.slots[0].take(2)
         lease.has_vad()
         for close in (lease.speech_closed, lease.speech_closed, lease.vad_closed):
             close()
@@ -239,10 +244,10 @@ def test_slots_are_held_until_both_engines_have_closed_the_streams_and_come_back
 
 def test_no_slot_is_held_once_the_engines_of_a_front_end_have_stopped() -> None:
     async def script(bench: Bench) -> None:
-        for room in bench.rooms:
-            await room.enter(3)
-        bench.rooms[0].clear()
-        await asyncio.wait_for(bench.rooms[0].empty(), 1.0)
+        for slots in bench.slots:
+            await slots.take(3)
+        bench.slots[0].clear()
+        await asyncio.wait_for(bench.slots[0].empty(), 1.0)
         await turns()
         assert bench.server.slots_used == 3
 
@@ -251,42 +256,98 @@ def test_no_slot_is_held_once_the_engines_of_a_front_end_have_stopped() -> None:
 
 def test_front_ends_show_the_numbers_of_the_whole_server() -> None:
     async def script(bench: Bench) -> None:
-        room, other = bench.rooms
-        carried = room.estimate
-        assert carried > 0
+        slots, other = bench.slots
+        alone = LocalCoordinator(bench.settings, bench.clock).open_slots("en", STEP_S)
+        alone.warmed_up(bench.warm_up)
         for _ in range(3):
             bench.clock.advance(0.6)
-            for each in bench.rooms:
+            for each in bench.slots:
                 each.look()
             await turns()
-        assert room.estimate == other.estimate > carried, "two event loops"
-        assert {end.estimate for end in bench.ends} == {room.estimate}
-        assert {end.limit for end in bench.ends} == {min(room.estimate, 1_024)}
-        assert (room.slowdown, room.reserved) == (1.0, 0)
-        bench.ends[1].close_room("en")
+        assert slots.estimate == other.estimate > alone.estimate, "two event loops"
+        assert {end.estimate for end in bench.ends} == {slots.estimate}
+        assert {end.limit for end in bench.ends} == {min(slots.estimate, 1_024)}
+        assert (slots.slowdown, slots.reserved) == (1.0, 0)
+        bench.ends[1].close_slots("en")
         bench.server.forget(1)
         bench.clock.advance(0.6)
-        room.look()
+        slots.look()
         await turns()
-        assert room.estimate == bench.ends[0].estimate <= carried
+        assert slots.estimate == bench.ends[0].estimate == alone.estimate
 
     Bench(max_streams="auto").run(script)
 
 
-def test_admission_follows_the_combined_bounds() -> None:
+def test_admission_follows_the_limit_of_the_whole_server() -> None:
     async def script(bench: Bench) -> None:
         leases = []
         for _ in range(3):
-            leases += await entered([bench.rooms[n % 2].enter(1) for n in range(40)], ServerFull)
+            leases += await entered([bench.slots[n % 2].take(1) for n in range(40)], ServerFull)
             bench.clock.advance(0.6)
-        assert len(leases) == bench.rooms[0].estimate == bench.server.slots_used == 25, "four rows in 8.7 ms"
+        assert len(leases) == bench.slots[0].estimate == bench.server.slots_used == 25, "four rows in 8.7 ms"
 
     Bench({1: 0.004, 64: 0.1}, max_streams="auto", latency_budget_ms=20).run(script)
 
 
+def batch(*, rows: int = 10, steps: int = 1, step_s: float = 0.001, rows_in_all: int = 0) -> BatchDone:
+    return BatchDone(
+        tuple(range(rows)), (None,) * rows, np.zeros((rows, 1)), (0.0,) * rows, 0.0, step_s, 0, steps=steps,
+        rows_in_all=rows_in_all,
+    )  # fmt: skip
+
+
+async def periods(bench: Bench, count: int, *ages_s: float) -> None:
+    """End periods in which the steps of each front end have these ages."""
+    for _ in range(count):
+        for slots, age_s in zip(bench.slots, ages_s, strict=True):
+            slots.ran(batch(), [age_s] * 10, bench.clock() - 1.0)
+        bench.clock.advance(PERIOD_S)
+        for slots in bench.slots:
+            slots.look()
+        await turns()
+
+
+@pytest.mark.parametrize(("ages_s", "fewer"), [((0.2, 0.2), True), ((0.01, 0.2), True), ((0.01, 0.01), False)])
+def test_late_steps_of_any_front_end_lower_the_limit_of_all_until_steps_are_in_time(
+    ages_s: tuple[float, ...], fewer: bool
+) -> None:
+    async def script(bench: Bench) -> None:
+        await periods(bench, 1, 0.01, 0.01)
+        free = bench.slots[0].estimate
+        held = [await slots.take(20) for slots in bench.slots]
+        assert len(held) == 2
+        await periods(bench, 4, *ages_s)
+        limits = {slots.estimate for slots in bench.slots}
+        assert len(limits) == 1
+        assert (limits.pop() < free / 2, bench.slots[0].reserved > 0) == (fewer, fewer)
+        await periods(bench, 60, 0.01, 0.01)
+        assert {slots.estimate for slots in bench.slots} == {free}
+
+    Bench(max_streams="auto").run(script)
+
+
+def test_steps_of_a_report_that_is_not_answered_yet_are_in_the_next_one() -> None:
+    async def script(bench: Bench) -> None:
+        slots = bench.slots[0]
+        seen: list[PeriodSteps] = []
+        bench.server._served["en"].slots.report = seen.append  # type: ignore[method-assign]
+        for _ in range(3):  # no answer arrives meanwhile
+            slots.ran(batch(), [0.2] * 10, bench.clock())
+            bench.clock.advance(PERIOD_S)
+            slots.look()
+        await turns()
+        bench.clock.advance(PERIOD_S)
+        slots.look()
+        await turns()
+        assert sum(steps.late for steps in seen) == 30
+        assert len(seen) == 2
+
+    Bench().run(script)
+
+
 def test_a_full_server_tells_every_front_end_and_again_when_a_slot_is_free() -> None:
     async def script(bench: Bench) -> None:
-        lease = await bench.rooms[0].enter(1)
+        lease = await bench.slots[0].take(1)
         await turns()
         for end in bench.ends:
             with pytest.raises(ServerFull, match="all streams are taken"):
@@ -303,11 +364,11 @@ def test_a_full_server_tells_every_front_end_and_again_when_a_slot_is_free() -> 
 def test_a_model_that_no_front_end_serves_any_more_is_not_counted() -> None:
     async def script(bench: Bench) -> None:
         for end in bench.ends:
-            end.close_room("en")
+            end.close_slots("en")
         await turns()
         assert bench.server.coordinator.limit == 0.0
         with pytest.raises(ServerNotReady, match="'en' is not loaded"):
-            await bench.rooms[0].enter(1)
+            await bench.slots[0].take(1)
 
     Bench().run(script)
 
@@ -315,7 +376,7 @@ def test_a_model_that_no_front_end_serves_any_more_is_not_counted() -> None:
 def test_refused_clients_are_spread_over_the_front_ends() -> None:
     async def script(bench: Bench) -> None:
         bench.clock.advance(0.6)
-        bench.rooms[0].look()
+        bench.slots[0].look()
         await turns()
         waits = [bench.ends[0].retry_after_s(1) for _ in range(200)]
         assert waits[-1] == 9, "twenty-five a second: the other front end does the same"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from server.coordination.local import LocalCoordinator
-from server.coordination.measured_room import MeasuredRoom
-from server.coordination.slots import StreamLease
+from server.coordination.slots import Slots, StreamLease
 from server.errors import ServerFull, ServerNotReady
 from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession
@@ -41,21 +40,21 @@ class Engines:
 
 
 class Bench:
-    """A recognizer whose room answers once `answered` is set."""
+    """A recognizer whose slots are answered once `answered` is set."""
 
     def __init__(self) -> None:
         clock = FakeClock()
-        self.room = LocalCoordinator(Settings(max_streams=2), clock).open_room("en", 0.08, lambda _: None)
+        self.slots = LocalCoordinator(Settings(max_streams=2), clock).open_slots("en", 0.08)
         self.answered = asyncio.Event()
         self.engines: Any = Engines()
         self.decoder = WaveringDecoder()
-        slow: Any = Slow(self.room, self.answered)
+        slow: Any = Slow(self.slots, self.answered)
         self.recognizer = Recognizer(
             CONFIG,
             self.decoder,
             Metrics(max_batch=8, max_streams=8).of_model("en"),
             engines=self.engines,
-            room=slow,
+            slots=slow,
             second_pass=SecondPass(clock),
             budget_s=0.1,
             fork_slots=1,
@@ -71,20 +70,17 @@ class Bench:
 
 
 class Slow:
-    """A room whose answers wait."""
+    """Slots whose answers wait."""
 
-    def __init__(self, room: MeasuredRoom, answered: asyncio.Event) -> None:
-        self._room, self._answered = room, answered
+    def __init__(self, slots: Slots, answered: asyncio.Event) -> None:
+        self._slots, self._answered = slots, answered
 
-    async def enter(self, streams: int, *, background: bool = False) -> StreamLease:
+    async def take(self, streams: int, *, background: bool, within_s: float | None) -> StreamLease:
         await self._answered.wait()
-        return await self._room.enter(streams, background=background)
-
-    def ended(self, streams: int) -> None:
-        self._room.ended(streams)
+        return await self._slots.take(streams, background=background, within_s=within_s)
 
 
-def test_a_session_has_its_slots_once_the_room_has_answered() -> None:
+def test_a_session_has_its_slots_once_they_are_answered() -> None:
     async def run() -> None:
         bench = Bench()
         opening = bench.open(2)
@@ -92,7 +88,7 @@ def test_a_session_has_its_slots_once_the_room_has_answered() -> None:
         assert not opening.done()
         bench.answered.set()
         active = await opening
-        assert (active.open, bench.room.slots_used) == (True, 2)
+        assert (active.open, bench.slots.slots_used) == (True, 2)
         with pytest.raises(ServerFull):
             await bench.open()
         assert len(bench.decoder.open) == 2, "that of the open session"
@@ -111,7 +107,7 @@ def test_an_opening_that_is_cancelled_releases_its_session() -> None:
         with pytest.raises(asyncio.CancelledError):
             await opening
         bench.answered.set()
-        assert (bench.room.slots_used, bench.decoder.open) == (0, set())
+        assert (bench.slots.slots_used, bench.decoder.open) == (0, set())
 
     asyncio.run(run())
 
@@ -123,6 +119,6 @@ def test_an_engine_that_takes_no_stream_gives_the_slots_back() -> None:
         bench.answered.set()
         with pytest.raises(ServerNotReady):
             await bench.open()
-        assert (bench.room.slots_used, bench.decoder.open) == (0, set())
+        assert (bench.slots.slots_used, bench.decoder.open) == (0, set())
 
     asyncio.run(run())

@@ -63,7 +63,7 @@ def test_a_recording_gets_its_words_in_a_final_result() -> None:
 
 def test_any_number_of_concurrent_recordings_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "load_served", lambda _: ([LoadedModel.of(SpellingModel(), spelling_decoder())], None))
-    monkeypatch.setattr(Capacity, "possible", lambda _: 4.0)  # live streams; a server would refuse more
+    monkeypatch.setattr(Capacity, "streams", lambda _: 4)  # live ones; a server would refuse more
 
     async def pcm() -> AsyncIterator[bytes]:
         yield spell("hello").tobytes() + silence(0.5).tobytes()

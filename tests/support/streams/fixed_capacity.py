@@ -1,17 +1,17 @@
-"""A capacity estimate with a given value."""
+"""A capacity with a given limit."""
 
 from __future__ import annotations
 
-from batching.capacity import Capacity
+from batching.capacity import Capacity, LatencyObjective
 
 
 class FixedCapacity(Capacity):
-    """A capacity estimate with a given value."""
+    """A capacity with a given limit."""
 
     def __init__(self, streams: int) -> None:
-        super().__init__(step_s=0.08, objective_s=0.1, max_batch=8)
-        self.estimate = streams
+        super().__init__(LatencyObjective(step_s=0.08, objective_s=0.1))
+        self.limit = streams
 
     def streams(self) -> int:
-        """The estimate."""
-        return self.estimate
+        """The limit."""
+        return self.limit

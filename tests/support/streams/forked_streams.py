@@ -168,13 +168,13 @@ class ForkedStreams:
         self.metrics = Metrics(max_batch=open_at_once, max_streams=open_at_once)
         clock = FakeClock()
         coordinator = LocalCoordinator(Settings(max_streams=open_at_once), clock)
-        self.room = coordinator.open_room("model", 0.08, lambda _: None)
+        self.slots = coordinator.open_slots("model", 0.08)
         self.recognizer = Recognizer(
             model.config,
             decoder,
             self.metrics.of_model("model"),
             engines=self.engines,
-            room=self.room,
+            slots=self.slots,
             second_pass=SecondPass(clock),
             budget_s=0.1,
             fork_slots=slots,
@@ -192,7 +192,7 @@ class ForkedStreams:
         self.engines.seen = lambda batch: self._record(batch, owners)
         waiting, open_ = list(streams), list[Stream]()
         while waiting or open_:
-            while waiting and self.room.slots_used < self._most and dice.random() < 0.7:
+            while waiting and self.slots.slots_used < self._most and dice.random() < 0.7:
                 stream = waiting.pop()
                 stream.active = await self._open(stream)
                 owners[stream.active] = stream
@@ -201,7 +201,7 @@ class ForkedStreams:
                 self._send(stream)
             for _ in range(int(dice.integers(0, 3))):
                 self.engines.engine.turn()
-            self.most_used = max(self.most_used, self.room.slots_used)
+            self.most_used = max(self.most_used, self.slots.slots_used)
             open_ = [stream for stream in open_ if stream.active is not None and stream.active.open]
         self.engines.engine.settle()
 

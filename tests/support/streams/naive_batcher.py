@@ -218,9 +218,9 @@ class NaiveBatcher:
         self.note_due_steps()
         return max(self.now, min(self.start_at(), self.background_at())) if self.oldest() else None
 
-    def learn(self, rows: int, steps: int, seconds: float) -> None:
-        """Learn from a batch of this many rows, in chunks of `steps`."""
+    def measured(self, rows: int, steps: int, seconds: float) -> None:
+        """Set the time of a batch of this many rows, in chunks of `steps`."""
         if steps == 1:
-            self.service.learn(rows, seconds)
+            self.service.measured(rows, seconds)
         else:
-            self.times.learn(rows // steps, steps, seconds)
+            self.times.measured(rows // steps, steps, seconds)
