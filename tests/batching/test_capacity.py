@@ -59,6 +59,8 @@ def test_a_shorter_objective_allows_only_smaller_batches() -> None:
 def test_the_event_loop_can_be_the_bound() -> None:
     assert possible((FAST, 1)) == pytest.approx(HEADROOM * STEP_S / LOOP_ROW_S)
     assert int(possible((FAST, 1))) in range(435, 460), "as with one process on two cores"
+    own_s = LOOP_S[0] + 32 * LOOP_S[1]  # of a quarter of a full batch
+    assert possible((FAST, 4)) == pytest.approx(4 * HEADROOM * STEP_S * 32 / own_s)
 
 
 def test_at_least_one_stream_is_admitted_even_if_a_step_exceeds_the_objective() -> None:
