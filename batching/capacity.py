@@ -7,7 +7,8 @@ plus that of the engine's thread for reading, scheduling and writing. The event 
 steps, carries as many by the same formula. With several processes each has an event loop of its own.
 
 Late steps are too many streams, whatever the warm-up measured: other processes may have taken the cores. So the limit
-falls below the number of open streams then, and rises to the possible number within `RISE_S` afterwards.
+falls below the number of open streams then. Afterwards it rises to the possible number within `RISE_S`, but slowly
+while streams fill it, because late steps show only a second later that they are too many.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ FLOOR = 1 / 12
 """Lowest limit as a share of the possible streams: late steps of a few streams say little about many. On two cores it
 is 37 streams, about as many as `Slots` admits at once."""
 RISE_S = 25.0  # from nothing to all possible streams
+FULL = 0.9
+"""Share of the limit above which it rises a quarter as fast: each stream that it lets in then enters at once."""
 FOLLOW = 1 / 4  # weight of the newest period in the slowdown: a memory of about two seconds
 
 ENGINE_S = 0.00005, 0.0000113
@@ -128,7 +131,8 @@ class Capacity:
         if self._late_periods >= LATE_PERIODS:
             self._lowered = max(FLOOR * self.possible, min(RELIEF * streams, self._limit))
         elif self._lowered is not None and not self._late_periods:
-            self._lowered += self.possible * elapsed_s / RISE_S
+            speed = 0.25 if streams > FULL * self._limit else 1.0
+            self._lowered += speed * self.possible * elapsed_s / RISE_S
             if self._lowered >= self.possible:
                 self._lowered = None
 

@@ -127,12 +127,21 @@ def test_the_limit_rises_evenly_in_less_than_half_a_minute() -> None:
     for _ in range(2):
         load.period(100, 50)
     assert load.capacity.reserved() == load.free - int(100 * RELIEF)
-    limits = [load.period(100) for _ in range(round(30 / PERIOD_S))]
+    limits = [load.period(80) for _ in range(round(30 / PERIOD_S))]
     assert limits == sorted(limits)
     assert limits[0] == pytest.approx(100 * RELIEF + load.free * PERIOD_S / RISE_S, abs=1)
     assert limits[round(10 / PERIOD_S) - 1] == pytest.approx(100 * RELIEF + load.free * 10 / RISE_S, abs=1)
     assert limits[-1] == load.free
     assert load.capacity.reserved() == 0
+
+
+def test_the_limit_rises_a_quarter_as_fast_while_streams_fill_it() -> None:
+    load = Load()
+    for _ in range(2):
+        load.period(100, 50)
+    for _ in range(20):
+        load.period(load.capacity.streams())
+    assert load.capacity.streams() == pytest.approx(100 * RELIEF + load.free * 20 * PERIOD_S / RISE_S / 4, abs=1)
 
 
 def test_the_limit_rises_while_no_stream_is_open_and_in_long_periods() -> None:
@@ -201,7 +210,7 @@ def test_the_limit_is_that_of_the_rules_written_out(periods: list[tuple[int, int
             if too_late[at] and at and too_late[at - 1]:
                 naive = max(free / 12, min(naive, 0.95 * open_streams))
             elif not too_late[at]:
-                naive = min(free, naive + free * lasted_s / 25)
+                naive = min(free, naive + free * lasted_s / (25 if open_streams <= 0.9 * naive else 100))
         assert limit == pytest.approx(naive, abs=1.001)
         assert 1 <= limit <= load.free
 

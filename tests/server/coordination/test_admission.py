@@ -1,4 +1,4 @@
-"""Admission up to a number or the capacity of a model: hysteresis, half of what is free in a period, several models."""
+"""Admission up to a number or the capacity of a model: hysteresis, a few in a period, several models."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ def test_limit_is_the_capacity_but_never_more_than_the_slots() -> None:
     assert Server(20).arrive(30) == 20
 
 
-def test_simultaneous_arrivals_get_half_of_what_is_free_in_a_period() -> None:
-    server = Server(400)
+@pytest.mark.parametrize(("limit", "expected"), [(100, [32, 32, 32, 4, 0]), (960, [60] * 16 + [0])])
+def test_simultaneous_arrivals_are_admitted_in_several_periods(limit: int, expected: list[int]) -> None:
+    server = Server(limit)
     admitted = []
-    for _ in range(6):
+    for _ in expected:
         admitted.append(server.arrive(1_000))
         server.wait()
-    assert admitted == [200, 100, 50, 32, 18, 0]
+    assert admitted == expected
     assert FREE_AT_ONCE == 32
 
 
