@@ -137,6 +137,11 @@ class Capacity:
                 self._lowered = None
 
     @property
+    def late(self) -> bool:
+        """Whether too many steps of the last period were late."""
+        return self._late_periods > 0
+
+    @property
     def _limit(self) -> float:
         return self.possible if self._lowered is None else min(self._lowered, self.possible)
 

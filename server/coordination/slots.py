@@ -21,9 +21,10 @@ from server.errors import ServerFull
 
 RETURN_SHARE = 0.95  # once full, a replica admits again below this share of the limit, so that it does not flap
 FREE_AT_ONCE = 32
-AT_ONCE_SHARE = 1 / 16
-"""Streams that are admitted in a period: this number, or this share of the limit if it is more, so that late steps show
-first whether they are too many. Otherwise a thousand clients that reconnect at once would all be admitted."""
+AT_ONCE_SHARE = 1 / 4
+"""Streams that are admitted in a period: this number, or this share of those that can enter if it is more, so that late
+steps show first whether they are too many; only this number while steps are late. Otherwise a thousand clients that
+reconnect at once would all be admitted."""
 ROUNDING = 1e-9  # rounding error of sums of costs, so that a whole equivalent of streams is not rounded up
 TAKEN = "all streams are taken"
 FOLLOWING = "this server carries as many streams as it can"
@@ -252,8 +253,9 @@ class Slots(HeldSlots):
         if self._full:
             raise ServerFull(FOLLOWING)
         if now - self._since_s >= PERIOD_S:
-            self._since_s, self._admitted, self._may_enter = now, 0, max(FREE_AT_ONCE, int(limit * AT_ONCE_SHARE))
-        if self._admitted + streams > self._may_enter:
+            self._since_s, self._admitted, self._may_enter = now, 0, max(FREE_AT_ONCE, int(free * AT_ONCE_SHARE))
+        late = self._steps.too_late or self.capacity.late
+        if self._admitted + streams > (FREE_AT_ONCE if late else self._may_enter):
             raise ServerFull("too many streams come at once")
         self._admitted += streams
 

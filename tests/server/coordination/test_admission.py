@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batching.capacity import PERIOD_S, Capacity, LatencyObjective
+from batching.capacity import PERIOD_S, Capacity, LatencyObjective, PeriodSteps
 from server.coordination.slots import FREE_AT_ONCE, SlotLimits, Slots
 from server.errors import ServerFull
 from tests.support.servers.fakes import FakeClock
@@ -60,7 +60,9 @@ def test_limit_is_the_capacity_but_never_more_than_the_slots() -> None:
     assert Server(20).arrive(30) == 20
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(100, [32, 32, 32, 4, 0]), (960, [60] * 16 + [0])])
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(100, [32, 32, 32, 4, 0]), (400, [100, 75, 56, 42, 32, 32, 32, 31, 0])]
+)
 def test_simultaneous_arrivals_are_admitted_in_several_periods(limit: int, expected: list[int]) -> None:
     server = Server(limit)
     admitted = []
@@ -69,6 +71,18 @@ def test_simultaneous_arrivals_are_admitted_in_several_periods(limit: int, expec
         server.wait()
     assert admitted == expected
     assert FREE_AT_ONCE == 32
+
+
+def test_few_enter_at_once_while_steps_are_late() -> None:
+    server = Server(400)
+    server.models[0].look()
+    server.models[0].report(PeriodSteps(live=10, late=9))
+    admitted = []
+    for _ in range(3):  # late in this period; in the one that ended; in neither
+        admitted.append(server.arrive(1_000))
+        server.wait()
+        server.models[0].look()
+    assert admitted == [FREE_AT_ONCE, FREE_AT_ONCE, (400 - 2 * FREE_AT_ONCE) // 4]
 
 
 def test_falling_limit_closes_no_stream_and_admits_none() -> None:
