@@ -143,7 +143,8 @@ class Capacity:
 
     @property
     def _limit(self) -> float:
-        return self.possible if self._lowered is None else min(self._lowered, self.possible)
+        possible = self.possible / max(1.0, self.slowdown)
+        return possible if self._lowered is None else min(self._lowered, possible)
 
     def streams(self) -> int:
         """Number of live streams that may be open: at least 1, or 0 before the warm-up."""

@@ -120,7 +120,7 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     slots = model.slots(capacity=settings.max_batch, largest=settings.max_batch)
     batch_s = Stepper(slots).warm_up(time.perf_counter)
     step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
-    objective_s, published = settings.latency_budget_ms / 1_000, facts_of(model).published
+    objective_s = settings.latency_budget_ms / 1_000
     shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
     return {
         "threads": model.threads,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from batching.batcher import Policy
-from batching.events import BatchDone, StreamClosed, WarmedUp
+from batching.events import StreamClosed, WarmedUp
 from tests.support.servers.fakes import WAIT_S, EchoModel, FakeClock, GatedModel
 from tests.support.streams.engine_bench import Start, step
 

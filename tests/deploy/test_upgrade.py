@@ -47,22 +47,11 @@ def upgraded_from(tree: Path) -> TrialReport:
     return asyncio.run(failover(plan))
 
 
-def test_an_upgrade_from_the_last_release_loses_nothing(tmp_path: Path) -> None:
-    need("haproxy")
-    tree = tree_of(releases()[RELEASE].commit, tmp_path)
-    installed = tree / f"tutti-{RELEASE}.dist-info"  # what an installation adds: it reports its version from there
-    installed.mkdir()
-    (installed / "METADATA").write_text(METADATA.format(RELEASE))
-    run = upgraded_from(tree)
-    assert not unmet(run.bars), run
-    assert run.figures["Resumable"].by_replay >= 1, "it issued no tickets"
-    assert run.figures["Short"].streams > 10
-
-
 def test_tickets_of_another_version_are_refused_by_name_and_no_audio_is_lost(tmp_path: Path) -> None:
     need("haproxy")
     run = upgraded_from(tree_of(TICKETS_OF_VERSION_2, tmp_path))
     assert not unmet(run.bars), run
+    assert run.figures["Short"].streams > 10
     found = run.figures["Resumable"]
     assert set(found.refused_tickets) == {TicketCode.VERSION}
     assert found.by_replay == found.refused_tickets[TicketCode.VERSION]
