@@ -235,10 +235,12 @@ def test_the_slowdown_is_the_time_of_batches_relative_to_the_warm_up() -> None:
     assert slowed(half, same) == pytest.approx(1.5, rel=0.01)
 
 
-def test_a_slowdown_alone_does_not_lower_the_limit() -> None:
+def test_slower_batches_lower_the_limit_by_as_much_and_faster_ones_raise_it_again() -> None:
     load = Load()
-    for _ in range(40):
-        load.now += PERIOD_S
-        load.capacity.end_period(load.now, PeriodSteps(live=100, batches=10, rows=100, step_s=9.0), 300)
-    assert load.capacity.slowdown > 100
-    assert load.capacity.streams() == load.free
+    expected_s = 10 * load.capacity._batch_s.estimate(10.0)
+    for times, streams in ((2.0, load.free // 2), (0.5, load.free)):
+        for _ in range(40):
+            load.now += PERIOD_S
+            steps = PeriodSteps(live=100, batches=10, rows=100, step_s=times * expected_s)
+            load.capacity.end_period(load.now, steps, 300)
+        assert load.capacity.streams() == pytest.approx(streams, abs=1)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from batching.batcher import Policy
 from batching.events import StreamClosed, WarmedUp
-from tests.support.servers.fakes import WAIT_S, EchoModel, FakeClock, GatedModel
+from tests.support.servers.fakes import EchoModel, FakeClock, GatedModel
 from tests.support.streams.engine_bench import Start, step
 
 
@@ -42,57 +41,6 @@ def test_a_batch_reports_waits_step_time_and_queue_by_the_engines_clock(start_en
     first, second = bench.done(), bench.done()
     assert (first.queue_wait_s, first.step_s, first.started_s) == ((0.0,), 0.75, clock() - 0.75)
     assert (second.queue_wait_s, second.step_s, second.queued) == ((0.75,), 0.0, 1)
-
-
-def test_a_reset_makes_the_next_step_a_fresh_streams_first(start_engine: Start) -> None:
-    bench = start_engine(EchoModel())
-    a, b = bench.engine.open(), bench.engine.open()
-    for stream, value, reset in (
-        (a, 1, False),
-        (b, 2, False),
-        (a, 3, False),
-        (a, 4, True),
-        (a, 5, False),
-        (b, 6, False),
-    ):
-        bench.engine.push(stream, step(value), reset=reset)
-    assert bench.answers(6) == {a: [[1, 1], [1, 2], [4, 1], [4, 2]], b: [[2, 1], [2, 2]]}
-
-
-@pytest.mark.parametrize("tile_rows", [None, 8])
-def test_batched_equals_alone(start_engine: Start, tile_rows: int | None) -> None:
-    """Bit-identical with fixed tiles; without them within fp32 rounding, because products vary with the batch size."""
-    inputs = np.random.default_rng(3).standard_normal((12, 6, 24), dtype=np.float32)  # (streams, steps, features)
-
-    def run(members: range) -> dict[int, np.ndarray]:
-        bench = start_engine(TorchSlots(TinyGru(), capacity=12, largest=12, tile_rows=tile_rows))
-        streams = {bench.engine.open(): member for member in members}
-        rows: dict[int, list[np.ndarray]] = {member: [] for member in members}
-        for n in range(inputs.shape[1]):
-            for stream, member in streams.items():
-                bench.engine.push(stream, inputs[member, n])
-        while any(len(found) < inputs.shape[1] for found in rows.values()):
-            event = bench.done()
-            for stream, output in zip(event.streams, event.outputs, strict=True):
-                rows[streams[stream]].append(output)
-        return {member: np.stack(found) for member, found in rows.items()}
-
-    together = run(range(12))
-    for member in range(12):
-        alone = run(range(member, member + 1))[member]
-        if tile_rows:
-            np.testing.assert_array_equal(together[member], alone)
-        else:
-            np.testing.assert_allclose(together[member], alone, atol=1e-5)
-
-
-def test_the_deadline_policy_holds_a_batch_for_the_streams_that_are_missing(start_engine: Start) -> None:
-    bench = start_engine(EchoModel(), policy=Policy.DEADLINE, warm_up=True)
-    assert isinstance(bench.event(), WarmedUp)
-    a, b = bench.engine.open(budget_s=WAIT_S), bench.engine.open(budget_s=WAIT_S)
-    bench.engine.push(a, step(1))
-    bench.engine.push(b, step(2))
-    assert bench.done().streams == (a, b)
 
 
 def test_a_held_batch_starts_before_its_deadline(start_engine: Start) -> None:

@@ -51,6 +51,7 @@ def test_reduced_capacity_shows_in_metrics(live_server: Start) -> None:
     server = live_server(max_streams="auto")
     recognizer = server.replica.models.default.recognizer
     assert server.metric("tutti_slowdown_ratio") > 0
+    recognizer.slots.capacity.slowdown = 1.0  # whatever else this machine computes
     assert server.metric("tutti_reserved_sessions") == 0
     recognizer.slots.capacity._lowered = 5.0
     possible = int(recognizer.slots.capacity.possible)
