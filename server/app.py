@@ -25,8 +25,8 @@ from server.http.page import page_router
 from server.http.second_port import SecondPort
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
-from server.models.loading import LoadedModel, LoadedVad, ModelOutline
-from server.models.registry import STOP_TIMEOUT_S
+from server.models.loading import LoadedModel, LoadedVad
+from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
 from server.models.service import MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
@@ -60,7 +60,7 @@ def create_app(
     clock: Callable[[], float] = perf_counter,
     *,
     make_session: MakeSession = Session,
-    outlines: Sequence[ModelOutline] = (),
+    outlines: Sequence[RegistryEntry] = (),
     coordinator: Coordinator | None = None,
     operations: Callable[[Replica], ServiceOperations] = LocalOperations,
     listens: bool = True,

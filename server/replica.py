@@ -17,8 +17,8 @@ from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.coordination.term_building import TermBuilding
 from server.errors import of_setting
-from server.models.loading import LoadedModel, LoadedVad, ModelOutline
-from server.models.registry import ModelRegistry
+from server.models.loading import LoadedModel, LoadedVad
+from server.models.registry import ModelRegistry, RegistryEntry
 from server.models.service import NOTHING, MakeSession, ModelService, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
 from server.operations.key_metrics import KeyMetrics
@@ -98,7 +98,7 @@ def build_replica(
     clock: Callable[[], float],
     *,
     make_session: MakeSession = Session,
-    outlines: Sequence[ModelOutline] = (),
+    outlines: Sequence[RegistryEntry] = (),
     coordinator: Coordinator | None = None,
 ) -> Replica:
     """Build a replica from settings and loaded models, the default first; `outlines` of those that can be loaded.

@@ -25,8 +25,8 @@ from server.app import create_app
 from server.configuration.addresses import check_addresses, interfaces, open_address
 from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
-from server.models.loading import load_served, outlines_of
-from server.models.registry import STOP_TIMEOUT_S
+from server.models.loading import load_served
+from server.models.registry import STOP_TIMEOUT_S, outlines_of
 from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.logs import FLUSH_S, LogLines, configure_logs
 from server.operations.process import (

@@ -9,18 +9,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
-from model import checkpoint, levels
+from model import levels
 from model.acoustic import load_model
 from model.ctc.interface import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
 from model.facts import AcousticModel, ModelFacts
-from model.published.files import is_published
 from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
-from server.errors import SettingsError
 from server.models.engine_source import EngineSource, LocalEngines
 from server.models.selection import is_english, is_language
 from server.settings import Settings
@@ -78,27 +75,6 @@ def load_decoders(
     if is_english(loaded.languages):
         shipped_tagger().warm_up()
     return loaded
-
-
-def outlines_of(settings: Settings, load: Load = load_local) -> tuple[ModelOutline, ...]:
-    """Return what is known of each named model without its weights; `load` loads one of them later.
-
-    Raises: ModelError, SettingsError.
-    """
-    return tuple(_outline(entry, own, load) for entry, own in settings.of_models() if entry is not None)
-
-
-def _outline(entry: ModelEntry, settings: Settings, load: Load) -> ModelOutline:
-    load_this = partial(load, entry, settings)
-    if is_published(entry.path):
-        if entry.on_demand and not entry.languages:
-            raise SettingsError(
-                f"models_file: the model {entry.name!r} is loaded on demand, so `languages` must be set for it"
-            )
-        return ModelOutline(entry.name, entry.languages, ModelCard(entry.name, "", ""), load_this, entry.on_demand)
-    config, digest = checkpoint.streaming_outline(checkpoint.named(entry.path))
-    card = ModelCard.of(entry.name, config.version, digest, config.architecture)
-    return ModelOutline(entry.name, entry.languages or config.languages, card, load_this, entry.on_demand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,20 +154,6 @@ class LoadedModel:
         """Its description for clients."""
         config = self.facts.config
         return ModelCard.of(self.name, config.version, self.facts.digest, config.architecture)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOutline:
-    """A model that can be loaded: what is known of it before, and the function that loads it.
-
-    `on_demand`: the first request for it loads it.
-    """
-
-    name: str
-    languages: tuple[str, ...]
-    card: ModelCard
-    load: Callable[[], LoadedModel]
-    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,17 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from time import perf_counter
 
 import structlog
 
 from batching.errors import EngineDown
+from model import checkpoint
+from model.published.files import is_published
+from server.configuration.models_file import ModelEntry
 from server.errors import ModelStays, ServerNotReady, SettingsError, UnknownModel
-from server.models.loading import LoadedModel, ModelCard, ModelOutline
+from server.models.loading import Load, LoadedModel, ModelCard, load_local
 from server.models.selection import ModelNames
 from server.models.service import ModelService, ServiceBuilder
 from server.operations.gc_schedule import freeze_what_came
@@ -44,22 +48,21 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class RegistryEntry:
-    """A model of the registry: what is known without its weights, and its service while it is loaded."""
+    """A model of the registry: what is known without its weights, and its service while it is loaded.
+
+    `load` loads it, if it can be loaded again; `on_demand`: the first request for it does.
+    """
 
     name: str
     languages: tuple[str, ...]
     card: ModelCard
-    outline: ModelOutline | None
+    load: Callable[[], LoadedModel] | None = None
+    on_demand: bool = False
     service: ModelService | None = None
     loading: asyncio.Task[ModelService] | None = None
     unloading: asyncio.Task[None] | None = None
     refuse_until_s: float = 0.0
     used_s: float = 0.0  # last request for it, or last time that a stream of it was open
-
-    @property
-    def on_demand(self) -> bool:
-        """Whether the first request for it loads it."""
-        return self.outline is not None and self.outline.on_demand
 
     @property
     def phase(self) -> Phase:
@@ -74,6 +77,27 @@ class RegistryEntry:
         return 0 if self.service is None else self.service.recognizer.slots.slots_used
 
 
+def outlines_of(settings: Settings, load: Load = load_local) -> tuple[RegistryEntry, ...]:
+    """Return what is known of each named model without its weights; `load` loads one of them later.
+
+    Raises: ModelError, SettingsError.
+    """
+    return tuple(_outline(entry, own, load) for entry, own in settings.of_models() if entry is not None)
+
+
+def _outline(entry: ModelEntry, settings: Settings, load: Load) -> RegistryEntry:
+    load_this = partial(load, entry, settings)
+    if is_published(entry.path):
+        if entry.on_demand and not entry.languages:
+            raise SettingsError(
+                f"models_file: the model {entry.name!r} is loaded on demand, so `languages` must be set for it"
+            )
+        return RegistryEntry(entry.name, entry.languages, ModelCard(entry.name, "", ""), load_this, entry.on_demand)
+    config, digest = checkpoint.streaming_outline(checkpoint.named(entry.path))
+    card = ModelCard.of(entry.name, config.version, digest, config.architecture)
+    return RegistryEntry(entry.name, entry.languages or config.languages, card, load_this, entry.on_demand)
+
+
 class ModelRegistry:
     """All models of one replica; the first is the default, which is always loaded. Used on the event loop alone."""
 
@@ -82,7 +106,7 @@ class ModelRegistry:
         builder: ServiceBuilder,
         settings: Settings,
         loaded: Iterable[LoadedModel],
-        outlines: Iterable[ModelOutline] = (),
+        outlines: Iterable[RegistryEntry] = (),
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         """`outlines` are of models that can be loaded, those that are loaded among them. Raises: SettingsError."""
@@ -91,15 +115,16 @@ class ModelRegistry:
         minutes = settings.unload_idle_minutes
         self._idle_s = None if minutes is None else 60 * minutes
         self._idle_watch: asyncio.Task[None] | None = None
-        known = {outline.name: outline for outline in outlines}
+        known = {entry.name: entry for entry in outlines}
         self._entries: dict[str, RegistryEntry] = {}
         self._on_loaded: OnService = _ignore
         self._on_unloaded: OnService = _ignore
         for model in loaded:
-            outline = known.pop(model.name, None)
-            self._add(RegistryEntry(model.name, model.languages, model.card, outline, builder.build(model)))
-        for outline in known.values():
-            self._add(RegistryEntry(outline.name, outline.languages, outline.card, outline))
+            entry = known.pop(model.name, None) or RegistryEntry(model.name, model.languages, model.card)
+            entry.languages, entry.card, entry.service = model.languages, model.card, builder.build(model)
+            self._add(entry)
+        for entry in known.values():
+            self._add(entry)
         languages = {entry.name: entry.languages for entry in self._entries.values()}
         self.names = ModelNames(languages, settings.model_aliases, strict=settings.strict_models)
 
@@ -168,7 +193,7 @@ class ModelRegistry:
     async def load(self, name: str) -> RegistryEntry:
         """Load a model, unless it is loaded. Raises: UnknownModel, ModelStays, ServerNotReady."""
         entry = self._entry(name)
-        if entry.service is None and entry.outline is None:
+        if entry.service is None and entry.load is None:
             raise ModelStays(f"the model {name!r} cannot be loaded again")
         entry.refuse_until_s = 0.0  # an operator does not have to wait
         await self._loaded(entry)
@@ -179,7 +204,7 @@ class ModelRegistry:
         entry = self._entry(name)
         if entry.name == self.names.default:
             raise ModelStays(f"{name!r} is the default model, which cannot be unloaded")
-        if entry.outline is None:
+        if entry.load is None:
             raise ModelStays(f"the model {name!r} could not be loaded again")
         if entry.phase is Phase.LOADING:
             raise ModelStays(f"the model {name!r} is being loaded; unload it afterwards")
@@ -208,10 +233,10 @@ class ModelRegistry:
         return await asyncio.shield(entry.loading)  # a client that disconnects does not cancel it for the others
 
     async def _load(self, entry: RegistryEntry) -> ModelService:
-        assert entry.outline is not None, "asked before"
+        assert entry.load is not None, "asked before"
         began_s, service = self._clock(), None
         try:
-            loaded = await asyncio.to_thread(self._read, entry.outline)
+            loaded = await asyncio.to_thread(self._read, entry.load)
             service = self._builder.build(loaded)
             await service.recognizer.start()
         except Exception as error:  # one model that fails must not end the streams of others
@@ -230,9 +255,9 @@ class ModelRegistry:
         freeze_what_came()
         return service
 
-    def _read(self, outline: ModelOutline) -> LoadedModel:
+    def _read(self, load: Callable[[], LoadedModel]) -> LoadedModel:
         """Runs on a thread."""
-        loaded = outline.load()
+        loaded = load()
         loaded.engines.warn_of_dependent_rows(self._reproducible)
         return loaded
 

@@ -23,7 +23,8 @@ from server.app import Application, create_app
 from server.configuration.models_file import ModelEntry
 from server.coordination.remote import RemoteCoordinator
 from server.http.uvicorn_server import uvicorn_config
-from server.models.loading import LoadedModel, LoadedVad, ModelOutline, load_decoders, outlines_of, vad_step_samples
+from server.models.loading import LoadedModel, LoadedVad, load_decoders, vad_step_samples
+from server.models.registry import RegistryEntry, outlines_of
 from server.operations.drain import Phase
 from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.merged_metrics import snapshot
@@ -196,7 +197,7 @@ async def work(process: ChildProcess) -> int:
     return front_end.status
 
 
-async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[LoadedModel], tuple[ModelOutline, ...]]:
+async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[LoadedModel], tuple[RegistryEntry, ...]]:
     """Return the models that are loaded at the start, and the outlines of the others. Raises: ModelError."""
     loop, settings = asyncio.get_running_loop(), process.settings
 

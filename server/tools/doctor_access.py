@@ -12,7 +12,7 @@ from server.access.origins import allowed_origins
 from server.configuration.variables import spelled
 from server.errors import SettingsError
 from server.http.admin import admin_access
-from server.models.loading import outlines_of
+from server.models.registry import outlines_of
 from server.models.service import resume_keys
 from server.operations.start_message import said_of_admin, said_of_keys
 from server.replica import client_keys

@@ -20,7 +20,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from server.cli import app
 from server.errors import SettingsError
-from server.models.loading import LoadedModel, ModelOutline, load_served, outlines_of
+from server.models.loading import LoadedModel, load_served
+from server.models.registry import RegistryEntry, outlines_of
 from server.operations import gc_schedule
 from server.settings import Settings
 from tests.support.clients.realtime_client import speak, until_transcript, update
@@ -61,9 +62,9 @@ def loading() -> Loading:
     return Loading()
 
 
-def outlines(loading: Loading, *, on_demand: bool = True) -> tuple[ModelOutline, ...]:
+def outlines(loading: Loading, *, on_demand: bool = True) -> tuple[RegistryEntry, ...]:
     _, spanish = two_models()
-    return (ModelOutline("es", ("es",), spanish.card, loading, on_demand),)
+    return (RegistryEntry("es", ("es",), spanish.card, loading, on_demand),)
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from server.models.loading import (
     load_local,
     load_models,
     load_vad,
-    outlines_of,
     vad_step_samples,
 )
+from server.models.registry import outlines_of
 from server.recognition.engines import MakeEngine
 from server.settings import Settings
 from tests.support.decoding.without_weights import NoEngines, decoded, decoded_without, other_process

@@ -15,7 +15,8 @@ import pytest
 
 from model.evaluation.scoring import Score, score
 from model.recordings import Utterance, read_manifest
-from server.models.loading import load_served, outlines_of
+from server.models.loading import load_served
+from server.models.registry import outlines_of
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
 from tests.support.needs import need_programs
