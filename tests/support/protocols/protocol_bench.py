@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from server.models.selection import ModelNames
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.flux.adapter import FluxAdapter
-from server.protocols.flux.endpoint import _session_options
 from server.protocols.flux.messages import FluxCode
 from server.protocols.flux.query import parse_query as parse_flux_query
 from server.protocols.openai.realtime import RealtimeAdapter
@@ -81,7 +81,8 @@ def audio_message(protocol: str, pcm: bytes) -> bytes | dict[str, Any]:
 def flux(*, lenient: bool = False, **query: str) -> tuple[Adapter, SessionOptions]:
     """A stream of turns."""
     request = parse_flux_query([("model", "flux-general-en"), *RAW.items(), *query.items()], lenient=lenient)
-    return FluxAdapter(request, "id", delay_s=0.32), _session_options(request, RATE, frozenset())
+    options = replace(request.options, sample_rate=request.options.sample_rate or RATE)
+    return FluxAdapter(request, "id", delay_s=0.32), options
 
 
 def realtime(*, lenient: bool = False) -> tuple[RealtimeAdapter, SessionOptions]:
