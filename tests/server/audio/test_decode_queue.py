@@ -16,7 +16,8 @@ from server.audio.decode_queue import (
     DecodeQueue,
     DecodingPool,
 )
-from server.audio.formats import Losses
+from server.audio.decoder import open_decoder
+from server.audio.formats import Losses, audio_form
 from server.audio.packets import MAX_SILENT_BYTES
 from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable
 
@@ -359,3 +360,15 @@ def test_streams_alternate_on_one_thread() -> None:
         assert len(bench.said) <= 2  # a long message does not block the others
 
     run(test)
+
+
+@pytest.mark.parametrize("size", [3, 4, 12, 64])
+def test_messages_before_the_decoder_is_found_are_decoded_too(size: int) -> None:
+    sent = np.arange(64, dtype=np.int16)
+    messages = [sent.tobytes()[at : at + size] for at in range(0, sent.nbytes, size)]
+    queue = DecodeQueue(
+        DecodingPool(), open_decoder(audio_form("linear16", 8_000), 8_000), max_piece_s=20.0, opened_s=0
+    )
+    decoded = [queue.audio(message, 0.0) for message in messages]
+    assert np.array_equal(np.concatenate([samples for samples in decoded if samples is not None])[:, 0], sent)
+    assert queue.frame_bytes == 2
