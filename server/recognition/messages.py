@@ -113,7 +113,7 @@ class StateSaved:
 
 @dataclass(frozen=True, slots=True)
 class TicketTaken:
-    """`AudioOrder.take_saved` has given a state: the events behind its mark are due."""
+    """`AudioOrder.take_saved` has given a state: the events after its mark are due."""
 
 
 @dataclass(frozen=True, slots=True)
