@@ -1,11 +1,5 @@
 """CSV file of a run, and learning curves from it."""
 
-import json
-
-import pytest
-import typer
-from typer.testing import CliRunner
-
 from tutti_asr_lab.training.acoustic.curves import figures, learning_curves
 from tutti_asr_lab.training.acoustic.curves.figures import Figures
 
@@ -59,26 +53,7 @@ def test_every_validation_is_a_point_with_the_training_loss_before_it():
     assert learning_curves.rates_of(last, "greedy_wer") == {"all": 0.7, "a": 0.6}
 
 
-def test_the_command_writes_a_table_a_picture_and_the_figures(tmp_path):
-    app = typer.Typer()
-    app.command()(learning_curves.main)
-    path, out = written(tmp_path / "run.csv", PROGRESS, SCORED, LATER, LAST), tmp_path / "curves"
-    done = CliRunner().invoke(app, [f"small={path}", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert [row["update"] for row in json.loads(out.with_suffix(".json").read_text())["small"]] == [50, 50, 100, 100]
-    assert "| 100 | 3.0 | 1.50 | 1.00 | 0.700 / 0.300 | 0.600 / 0.200 |" in out.with_suffix(".md").read_text()
-    assert out.with_suffix(".png").stat().st_size > 0
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [("nowhere", "is not NAME=CSV"), ("a=missing", "No such file"), ("a=run.csv", "no row of a validation")],
-)
-def test_the_error_names_a_run_that_cannot_be_drawn(tmp_path, monkeypatch, argument, message):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path / "run.csv", PROGRESS)
-    app = typer.Typer()
-    app.command()(learning_curves.main)
-    done = CliRunner().invoke(app, [argument, "--out", str(tmp_path / "curves")], env={"COLUMNS": "200"})
-    assert done.exit_code == 2
-    assert message in done.output
+def test_the_curves_of_runs_are_drawn(tmp_path):
+    rows = figures.read(written(tmp_path / "run.csv", PROGRESS, SCORED, LATER, LAST))
+    learning_curves.draw({"small": rows, "other": rows}, tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,20 +1,14 @@
 """Learning curves of training runs: losses and error rates on the validation set against hours of training audio.
 
-Usage: python -m tutti_asr_lab.training.acoustic.curves.learning_curves NAME=CSV… --out loadtest/results/learning_curves
-
-Reads the CSV file that `tutti train` writes next to its checkpoint; writes OUT.json, OUT.md and OUT.png.
+`tutti train` draws them next to its checkpoint after each validation.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from tutti_asr_lab.training.acoustic.curves.figures import RATES, Row, read
+from tutti_asr_lab.training.acoustic.curves.figures import RATES, Row
 
 ALONE = 2  # rates of a run with one source: its own, and that of all
 
@@ -34,27 +28,6 @@ def rates_of(row: Row, rate: str) -> dict[str, float]:
     """Error rates (one of `RATES`) of a validation by source; `all` is the pooled rate."""
     parts = {name.removeprefix(f"{rate} "): value for name, value in row.items() if name.startswith(f"{rate} ")}
     return {"all": row[rate], **parts}
-
-
-def markdown(runs: Mapping[str, Sequence[Row]]) -> str:
-    """Markdown with one table per run and one row per validation."""
-    lines = ["# Learning curves", "", "Greedy decoding, no language model; hours of audio include repetitions.", ""]
-    for name, rows in runs.items():
-        points = validations(rows)
-        if not points:
-            continue
-        sources = list(rates_of(points[0], RATES[0]))
-        heads = " | ".join(f"{source} WER / CER" for source in sources)
-        lines += [f"## {name}", "", f"| updates | audio, h | loss | on held-out recordings | {heads} |"]
-        lines += ["|" + "---:|" * (4 + len(sources))]
-        for row in points:
-            wer, cer = (rates_of(row, rate) for rate in RATES)
-            cells = " | ".join(f"{wer[source]:.3f} / {cer[source]:.3f}" for source in sources)
-            training = f"{row['loss']:.2f}" if "loss" in row else "–"  # before the first update
-            losses = f"{training} | {row['validation_loss']:.2f}"
-            lines.append(f"| {row['update']:.0f} | {row['heard_h']:.1f} | {losses} | {cells} |")
-        lines.append("")
-    return "\n".join(lines)
 
 
 def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
@@ -91,29 +64,3 @@ def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
         axes.legend(fontsize="x-small")
     figure.savefig(path, dpi=130)
     plt.close(figure)
-
-
-def main(
-    runs: Annotated[list[str], typer.Argument(help="NAME=CSV, the CSV file of a training run; repeatable.")],
-    out: Annotated[Path, typer.Option(help="Path without extension.")] = Path("loadtest/results/learning_curves"),
-) -> None:
-    """Write the learning curves of these runs."""
-    curves: dict[str, list[Row]] = {}
-    for run in runs:
-        name, _, path = run.partition("=")
-        if not path:
-            raise typer.BadParameter(f"{run!r} is not NAME=CSV")
-        try:
-            curves[name] = read(Path(path))
-        except (OSError, ValueError) as error:
-            raise typer.BadParameter(f"{path}: {error}") from error
-        if not validations(curves[name]):
-            raise typer.BadParameter(f"{path} has no row of a validation")
-    out.with_suffix(".json").write_text(json.dumps(curves) + "\n")
-    out.with_suffix(".md").write_text(markdown(curves), encoding="utf-8")
-    draw(curves, out.with_suffix(".png"))
-    typer.echo(f"wrote {out}.json, .md and .png")
-
-
-if __name__ == "__main__":
-    typer.run(main)
