@@ -35,8 +35,8 @@ from server.usage.log import UsageFiles, UsageLog
 from server.usage.meters import Usage
 
 AnyRequest = TypeVar("AnyRequest", bound=Request)
+QUIET_TIMEOUT_S = 60.0  # without audio or a message, for protocols without a keep-alive message
 STALL_S = 10.0  # one piece of engine work takes milliseconds; seconds mean that the device hangs
-FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,9 @@ class Replica:
         """Whether `/readyz` answers 200. A full replica is ready: it refuses by itself."""
         return not self.sessions.draining and self.models.ready(STALL_S)
 
-    def connection_context(self, idle_timeout_s: float | None = None) -> ConnectionContext:
-        """Return what live connections share; `idle_timeout_s` None is that of Deepgram's protocol."""
-        limits = self.live_limits
-        if idle_timeout_s is not None:
-            limits = replace(limits, idle_timeout_s=idle_timeout_s)
+    def connection_context(self, *, keep_alive: bool = True) -> ConnectionContext:
+        """Return what live connections share; `keep_alive`: whether the protocol has a keep-alive message."""
+        limits = self.live_limits if keep_alive else replace(self.live_limits, idle_timeout_s=QUIET_TIMEOUT_S)
         return ConnectionContext(limits, self.metrics, self.clock, self.decoding)
 
 
@@ -114,7 +112,7 @@ def build_replica(
         settings=settings,
         models=registry,
         sessions=sessions,
-        drain=Drain(sessions, _drain_times(settings), clock),
+        drain=Drain(sessions, DrainTimes(settings.drain_timeout_s), clock),
         metrics=metrics,
         guard=Guard(
             client_keys(settings, clock),
@@ -123,8 +121,16 @@ def build_replica(
             metrics=metrics,
             settings=settings,
         ),
-        limits=_limits(settings),
-        live_limits=_live_limits(settings),
+        limits=Limits(
+            min_endpoint_ms=settings.min_endpoint_ms,
+            max_utterance_s=settings.max_utterance_s,
+            max_backlog_s=settings.max_backlog_s,
+        ),
+        live_limits=LiveLimits(
+            idle_timeout_s=settings.idle_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
+            max_backlog_s=settings.max_backlog_s,
+        ),
         clock=clock,
         decoding=DecodingPool(),
         forks=ForkServer(),
@@ -162,32 +168,4 @@ def _usage(settings: Settings, metrics: Metrics) -> Usage:
     counter = KeyMetrics(metrics.registry, limit) if limit else None
     if folder is None:
         return Usage(counter=counter)
-    files = UsageFiles(folder, max_files=settings.usage_log_files)
-    return Usage(UsageLog(files, metrics.usage_records_lost.inc), counter)
-
-
-def _drain_times(settings: Settings) -> DrainTimes:
-    return DrainTimes(
-        timeout_s=settings.drain_timeout_s,
-        spread_s=settings.drain_spread_s,
-        linger_s=settings.drain_linger_s,
-        flush_s=FLUSH_TIMEOUT_S,
-    )
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        min_endpoint_ms=settings.min_endpoint_ms,
-        max_utterance_s=settings.max_utterance_s,
-        max_backlog_s=settings.max_backlog_s,
-    )
-
-
-def _live_limits(settings: Settings) -> LiveLimits:
-    return LiveLimits(
-        idle_timeout_s=settings.idle_timeout_s,
-        stall_timeout_s=settings.stall_timeout_s,
-        write_timeout_s=settings.write_timeout_s,
-        max_backlog_s=settings.max_backlog_s,
-        max_session_s=settings.max_session_s,
-    )
+    return Usage(UsageLog(UsageFiles(folder), metrics.usage_records_lost.inc), counter)

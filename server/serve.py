@@ -23,7 +23,6 @@ from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
 from server.app import create_app
 from server.configuration.addresses import check_addresses, interfaces, open_address
-from server.errors import SettingsError
 from server.http.uvicorn_server import uvicorn_config
 from server.models.loading import load_served
 from server.models.registry import STOP_TIMEOUT_S, outlines_of
@@ -145,24 +144,18 @@ def run(settings: Settings) -> int:
 
 
 def open_tracing(settings: Settings, environment: Mapping[str, str]) -> Tracing | None:
-    """Return the tracing of streams if an endpoint is set, by our settings or by OpenTelemetry's variables.
-
-    Raises: SettingsError if it is set by ours and the extra is not installed.
-    """
-    ours = settings.otel_endpoint
+    """Return the tracing of streams if OpenTelemetry's variables set an endpoint and its packages are installed."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
         return None
-    if ours is None and not any(environment.get(name) for name in OTEL_ENDPOINTS):
+    if not any(environment.get(name) for name in OTEL_ENDPOINTS):
         return None
     try:
         from server.recognition.tracing import Tracing
-    except ImportError as error:
-        if ours is not None:
-            raise SettingsError(f"otel_endpoint needs optional packages: {install_hint('otel')}") from error
+    except ImportError:
         _log.warning("streams are not traced, though OTEL_… variables ask for it", needed=install_hint("otel"))
         return None
-    _log.info("streams are traced", endpoint=ours or "as OTEL_… variables say")
-    return Tracing.over_http(ours, {"tutti.commit": settings.commit})
+    _log.info("streams are traced", endpoint="as OTEL_… variables say")
+    return Tracing.over_http({"tutti.commit": settings.commit})
 
 
 def _end(code: int, replica: Replica, log_lines: LogLines) -> None:

@@ -21,6 +21,7 @@ from server.configuration.variables import listed
 SHIPPED_ON_DEMAND = (ModelEntry(name="tutti-mandarin", path=Path("tutti-mandarin"), on_demand=True),)
 UPLOADS_A_PLACE = 8  # at a time, in the memory of one upload of the largest size
 AUTO_SLOTS = 1_024  # more streams than one replica carries
+STALLS = 3  # hung engines, one after the other, that a stream outlasts
 FORK_SLOTS = 16  # a fork lasts 10 to 30 ms: 300 streams with 20 pauses a minute have 3 at a time
 
 
@@ -76,9 +77,7 @@ class Settings(BaseSettings):
     models_file: Path | None = None
     """Several models as tables of a TOML file. Cannot be combined with `model` or `models`."""
     model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
-    """Names that clients use for models, as JSON; `*` stands for every other name."""
-    strict_models: bool = False
-    """Refuse a model name that is neither served nor an alias, instead of using the default model."""
+    """Names that clients use for models, as JSON; `*` stands for every other name, which is refused without it."""
     unload_idle_minutes: float | None = Field(None, gt=0)
     """Unload a model that was loaded on demand after this many minutes without a stream. By default never."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -151,21 +150,11 @@ class Settings(BaseSettings):
 
     idle_timeout_s: float = Field(10.0, gt=0)
     """Seconds without audio or a message after which a stream is closed, as the Deepgram service does."""
-    quiet_timeout_s: float = Field(60.0, gt=0)
-    """The same for protocols without a keep-alive message."""
     max_backlog_s: float = Field(30.0, gt=0)
     """Seconds of audio that may wait for the model before a stream is closed."""
     stall_timeout_s: float = Field(30.0, gt=0)
-    """Seconds without an answer from the engine after which a stream is closed."""
-    write_timeout_s: float = Field(10.0, gt=0)
-    """Seconds that a client may take to receive one frame."""
-    handshake_timeout_s: float = Field(10.0, gt=0)
-    """Seconds for the head of a request to arrive."""
-    max_session_s: float = Field(86_400.0, gt=0)
-    """Longest live connection in seconds."""
-    engine_timeout_s: float = Field(60.0, gt=0)
-    """Seconds at one step after which an engine counts as hung, and its process ends. Default with front ends: a third
-    of the stall timeout, so that a spare engine serves before streams are closed."""
+    """Seconds without an answer from the engine after which a stream is closed. A hung engine ends after twice as long;
+    with front ends after a third, so that a spare one serves before streams are closed."""
     lenient_features: bool = False
     """Ignore and name features that this server lacks, such as `diarize`, instead of refusing them; never `redact`."""
 
@@ -178,8 +167,6 @@ class Settings(BaseSettings):
     max_uploads: int = Field(4, ge=1)
     """Uploads of the largest size at a time, shared by front ends, at least one each: the memory for bodies. Smaller
     ones share it, eight times as many at most; they have model slots in addition to `max_streams`."""
-    upload_timeout_s: float = Field(120.0, gt=0)
-    """Seconds for a body to arrive."""
 
     # Access
 
@@ -211,8 +198,6 @@ class Settings(BaseSettings):
     """Secrets of resume tickets, shared by all replicas: the first seals, all open. By default one made at start."""
     resume_keys_file: Path | None = None
     """File of such secrets, one a line."""
-    resume_ttl_s: float = Field(300.0, gt=0)
-    """Oldest ticket in seconds that is accepted."""
 
     # Receipts
 
@@ -224,17 +209,11 @@ class Settings(BaseSettings):
 
     drain_timeout_s: float = Field(20.0, ge=0)
     """Seconds for streams to end after SIGTERM; the whole drain fits the 30 s of grace that Kubernetes gives."""
-    drain_spread_s: float = Field(3.0, ge=0)
-    """Seconds over which the remaining streams are closed, so that they do not all reconnect at once."""
-    drain_linger_s: float = Field(0.0, ge=0)
-    """Least seconds for which the server answers "draining", so that load balancers notice."""
 
     # Usage
 
     usage_log: Path | None = None
     """Folder for usage records, which `tutti usage` adds up: docs/usage.md. By default none are written."""
-    usage_log_files: int = Field(200, ge=2)
-    """Most usage files in the folder, of all servers that write there; the oldest are deleted."""
     metrics_by_key: int = Field(0, ge=0, le=1_000)
     """Keys with a label of their own in `tutti_key_…` metrics; others count as `other`. 0: no metrics by key."""
 
@@ -255,8 +234,6 @@ class Settings(BaseSettings):
     """Form of log lines."""
     access_log: bool = True
     """One line for each HTTP request; those of probes at level debug."""
-    otel_endpoint: Annotated[str, url_of("http", "https")] | None = None
-    """Collector of traces, OTLP over HTTP, such as `http://127.0.0.1:4318`. By default as `OTEL_…` variables say."""
     commit: str = "unknown"
     """Commit of the build, for the metric `tutti_build_info`."""
 
@@ -330,6 +307,11 @@ class Settings(BaseSettings):
     def processes(self) -> int:
         """Processes that share what is limited for the server and held by each of them; `auto` is one process here."""
         return 1 if self.front_ends == "auto" else max(1, self.front_ends)
+
+    @property
+    def engine_timeout_s(self) -> float:
+        """Seconds at one step after which an engine counts as hung, and its process ends."""
+        return self.stall_timeout_s / STALLS if self.front_ends else 2 * self.stall_timeout_s
 
     @property
     def uploads_here(self) -> int:

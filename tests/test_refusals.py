@@ -33,7 +33,7 @@ from tests.support.servers.uploaded import encoded
 SERVERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "lenient": {"lenient_features": True},
-    "strict": {"strict_models": True, "model_aliases": {"whisper-1": "default"}},
+    "strict": {"model_aliases": {"whisper-1": "default"}},
     "keys": {"api_keys": ["k3y"]},
     "signed": {"api_keys": ["k3y"], "twilio_auth_token": "t0ken", "twilio_public_url": "wss://calls.example/v1/twilio"},
     "small": {"max_upload_bytes": 20_000, "max_channels": 1},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+TICKET_TTL_S = 300.0  # of the oldest ticket that is accepted
 AHEAD_S = 60.0  # how far the clock of another replica may be ahead
 
 

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.streaming.client_timer import READ_S, ClientTimer
+from server.streaming.flow_control import WRITE_TIMEOUT_S
 
 MAX_PIPELINED = 64  # requests waiting for the response to an earlier one
 PROBE_S = 0.25  # before each probe of a client that half-closed the connection and waits for a response
@@ -42,12 +43,11 @@ class PipelineFlow(FlowControl):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One HTTP connection. It is closed if the client reads nothing of a response for `write_timeout_s`."""
+    """One HTTP connection. It is closed if the client reads nothing of a response for `WRITE_TIMEOUT_S`."""
 
-    def __init__(self, *arguments: Any, write_timeout_s: float, **options: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         """`arguments` and `options` are uvicorn's."""
         super().__init__(*arguments, **options)
-        self._write_timeout_s = write_timeout_s
         self._write_timer: ClientTimer | None = None  # runs while response data is unsent
         self._unsent = 0  # unsent bytes when the timer was started
         self._probe_timer: asyncio.TimerHandle | None = None
@@ -178,7 +178,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
         self._unsent = self.transport.get_write_buffer_size()
-        self._write_timer = ClientTimer(self.loop, self._write_timeout_s, self._look_for_reader)
+        self._write_timer = ClientTimer(self.loop, WRITE_TIMEOUT_S, self._look_for_reader)
 
     def _look_for_reader(self) -> None:
         if self.transport.get_write_buffer_size() < self._unsent:

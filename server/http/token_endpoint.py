@@ -23,6 +23,7 @@ from server.replica import Replica
 
 DEFAULT_TTL_S, MAX_TTL_S = 30, 3_600
 MAX_BODY_BYTES = 4_096
+BODY_TIMEOUT_S = 10.0
 
 
 class GrantRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +44,6 @@ class TokenEndpoint:
 
     def __init__(self, replica: Replica, time_of_day: Callable[[], float] = time.time) -> None:
         self._guard = replica.guard
-        self._timeout_s = replica.settings.handshake_timeout_s
         self._time_of_day = time_of_day
 
     async def grant(self, request: Request) -> Response:
@@ -55,7 +55,7 @@ class TokenEndpoint:
             if caller.by_token:
                 raise NotAllowed("a token cannot be exchanged for another token; send an API key")
             check_no_query(request.query_params.multi_items())
-            asked = _parse(await read_body(request, MAX_BODY_BYTES, self._timeout_s))
+            asked = _parse(await read_body(request, MAX_BODY_BYTES, BODY_TIMEOUT_S))
         except Refused as error:
             return render_refusal(self._guard.refuse(error), request_id)
         except ClientGone:

@@ -27,6 +27,7 @@ from server.replica import Replica
 from server.streaming.client_timer import ClientTimer
 from server.streaming.websocket import StreamWebSocket
 
+HEAD_TIMEOUT_S = 10.0  # for the head of a request to arrive
 MAX_HEAD_BYTES = 64 * 1024  # in addition to one read of the transport; the largest query of key terms is an eighth
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 NO_HANDSHAKE = "Invalid WebSocket handshake."
@@ -37,18 +38,17 @@ Refuse = Callable[[Scope], Response | None]
 
 
 class HeadProtocol(BoundedHttpProtocol):
-    """uvicorn's protocol with a timeout of `timeout_s` for each request head and early refusal of handshakes."""
+    """uvicorn's protocol with a timeout of `HEAD_TIMEOUT_S` for each request head and early refusal of handshakes."""
 
     def __init__(
         self,
         *arguments: Any,
-        timeout_s: float,
         refuse: Refuse | None,
         **options: Any,
     ) -> None:
         """`arguments` and `options` are uvicorn's."""
         super().__init__(*arguments, **options)
-        self._timeout_s = timeout_s
+        self._on_request = on_request
         self._refuse = refuse
         self._timer: ClientTimer | None = None  # runs while waiting for a head
         self._head_bytes = 0
@@ -122,7 +122,7 @@ class HeadProtocol(BoundedHttpProtocol):
 
     def _await_head(self) -> None:
         self._head_bytes = 0
-        self._timer = ClientTimer(self.loop, self._timeout_s, self._give_up)
+        self._timer = ClientTimer(self.loop, HEAD_TIMEOUT_S, self._give_up)
 
     def _cancel(self) -> None:
         if self._timer is not None:
@@ -199,8 +199,6 @@ def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Co
     hosts, port = listening_hosts(settings.host, settings.port)
     http = partial(
         HeadProtocol,
-        timeout_s=settings.handshake_timeout_s,
-        write_timeout_s=settings.write_timeout_s,
         refuse=refuse,
     )
     return uvicorn.Config(

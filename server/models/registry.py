@@ -126,7 +126,7 @@ class ModelRegistry:
         for entry in known.values():
             self._add(entry)
         languages = {entry.name: entry.languages for entry in self._entries.values()}
-        self.names = ModelNames(languages, settings.model_aliases, strict=settings.strict_models)
+        self.names = ModelNames(languages, settings.model_aliases)
 
     def _add(self, entry: RegistryEntry) -> None:
         if entry.name.casefold() in (name.casefold() for name in self._entries):

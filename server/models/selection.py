@@ -67,12 +67,11 @@ def language_name(tag: str) -> str:
 class ModelNames:
     """Names and languages of the served models. The first is the default; no languages: not known, any is taken."""
 
-    def __init__(self, served: Mapping[str, tuple[str, ...]], aliases: Mapping[str, str], *, strict: bool) -> None:
-        """`aliases` point to served names, or to anything else for the default. `strict` refuses unknown names."""
+    def __init__(self, served: Mapping[str, tuple[str, ...]], aliases: Mapping[str, str]) -> None:
+        """`aliases` point to served names, or to anything else for the default. Unknown names need the alias `ANY`."""
         self._served = dict(served)
         self._by_name = {name.casefold(): name for name in served}
         self._aliases = aliases
-        self._strict = strict
 
     @property
     def default(self) -> str:
@@ -130,7 +129,7 @@ class ModelNames:
             if re.split(r"[^a-z0-9]", name.casefold())[0] == beginning:
                 kind = FluxModel if beginning == "flux" else BadParameter
                 raise kind(f"model: {name[:SHOWN]!r} is {why}; there is {self._shown()}")
-        if self._strict:
+        if ANY not in self._aliases:
             raise BadParameter(f"model: {name[:SHOWN]!r} is not served here; there is {self._shown()}")
 
     def _aliased(self, name: str | None) -> str:

@@ -24,7 +24,8 @@ from model.errors import VocabularyError
 from model.facts import ModelFacts
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
-from server.coordination.coordinator import Coordinator, ModelSlots
+from server.coordination.coordinator import Coordinator, Room
+from server.coordination.used_tickets import TICKET_TTL_S
 from server.errors import BadParameter, SettingsError, of_setting
 from server.models.engine_source import EnginePlan
 from server.models.loading import VAD_HZ, LoadedModel, LoadedVad, ModelCard
@@ -321,7 +322,7 @@ class ServiceBuilder:
 
         return TicketService(
             self._resume_keys,
-            ttl_s=settings.resume_ttl_s,
+            ttl_s=TICKET_TTL_S,
             setup=setup,
             clock=time.time,
             use=self._coordinator,

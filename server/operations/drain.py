@@ -19,7 +19,9 @@ import structlog
 from server.errors import ServerDraining
 from server.operations.metrics import LIVE, Metrics
 
-SPREAD_PER_SESSION_S = 0.05  # few sessions are spread over less than `spread_s`: 20 reconnections per s are harmless
+SPREAD_S = 3.0  # over which sessions are closed, so that their clients do not all reconnect at once
+FLUSH_TIMEOUT_S = 3.0  # for finals, summaries and closes of the streams that a drain did not wait for
+SPREAD_PER_SESSION_S = 0.05  # few sessions are spread over less than `SPREAD_S`: 20 reconnections per s are harmless
 LOST_LINGER_S = 2.0  # how long a replica that has lost its engine still answers 503
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.drain")
@@ -134,12 +136,11 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrainTimes:
-    """Settings of a drain, in seconds."""
+    """Times of a drain, in seconds."""
 
     timeout_s: float  # for sessions to end by themselves
-    spread_s: float  # longest period over which sessions are sent to other replicas, or asked to end
-    linger_s: float  # minimum length of a drain, so that load balancers notice it
-    flush_s: float  # for the last results and closes of sessions that were asked to end
+    spread_s: float = SPREAD_S  # longest period over which sessions are sent to other replicas, or asked to end
+    flush_s: float = FLUSH_TIMEOUT_S  # for the last results and closes of sessions that were asked to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +233,8 @@ class Drain:
             self.phase = Phase.CLOSING
             spread_s = self._spread(self._end)
             await self._emptied_within(spread_s + self._times.flush_s)
-        linger_s = LOST_LINGER_S if self.lost is not None else self._times.linger_s
-        await asyncio.sleep(max(0.0, self._began_s + linger_s - self._clock()))
+        if self.lost is not None:
+            await asyncio.sleep(max(0.0, self._began_s + LOST_LINGER_S - self._clock()))
         self.phase = Phase.DRAINED
         _log.info("drained", sessions=len(self._sessions), elapsed_s=round(self._clock() - self._began_s, 3))
         for callback in self._callbacks:

@@ -31,6 +31,7 @@ from server.errors import ServerNotReady, UnknownModel
 from server.models.engine_source import BatchedModel, EnginePlan
 from server.models.loading import VAD_HZ, load_acoustic
 from server.operations.dependent_rows import warn_of_dependent_rows
+from server.operations.drain import SPREAD_S
 from server.operations.gc_schedule import freeze_loaded_objects, freeze_what_came
 from server.operations.merged_metrics import snapshot
 from server.operations.metrics import process_registry
@@ -234,7 +235,7 @@ class EngineHost:
     def _orphaned(self) -> None:
         """Handle the supervisor's end: serve the front ends until they are drained."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._settings.drain_timeout_s + self._settings.drain_spread_s + ORPHANED_S
+        until = loop.time() + self._settings.drain_timeout_s + SPREAD_S + ORPHANED_S
 
         def look() -> None:
             if loop.time() > until or not any(engine.connections for engine in self._running()):

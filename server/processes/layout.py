@@ -10,8 +10,6 @@ from model.published.files import is_published
 from server.errors import SettingsError
 from server.settings import Settings
 
-STALLS = 3
-"""Hung engines, one after the other, that a stream outlasts."""
 GPU_DEVICE = Path("/dev/nvidiactl")  # of NVIDIA's driver; only the engine host loads torch
 
 
@@ -28,23 +26,7 @@ def with_processes(settings: Settings) -> Settings:
     costs = costs_of(settings)
     chosen = choose_processes(usable_cores(), costs, max_batch=settings.max_batch, overrides=overrides)
     _check(chosen, costs)
-    timeout_s = _engine_timeout_s(settings) if chosen.front_ends else settings.engine_timeout_s
-    return settings.model_copy(update={**chosen._asdict(), "engine_timeout_s": timeout_s})
-
-
-def _engine_timeout_s(settings: Settings) -> float:
-    """Return the time after which an engine host counts as hung: long before its streams do, so that a spare can serve.
-
-    Raises: SettingsError.
-    """
-    if "engine_timeout_s" not in settings.model_fields_set:
-        return min(settings.engine_timeout_s, settings.stall_timeout_s / STALLS)
-    if settings.engine_timeout_s >= settings.stall_timeout_s:
-        raise SettingsError(
-            f"engine_timeout_s: {settings.engine_timeout_s:g} s must be below stall_timeout_s "
-            f"({settings.stall_timeout_s:g} s), after which streams of a hung engine end"
-        )
-    return settings.engine_timeout_s
+    return settings.model_copy(update=chosen._asdict())
 
 
 def costs_of(settings: Settings) -> StepCosts:

@@ -25,6 +25,7 @@ from server.configuration.addresses import bound_for, check_addresses, interface
 from server.coordination.messages import Request
 from server.coordination.serving import CoordinationServer
 from server.errors import EngineDead
+from server.operations.drain import SPREAD_S
 from server.operations.logs import configure_logs
 from server.operations.merged_metrics import Totals, snapshot
 from server.operations.metrics import process_registry, processes_lost
@@ -203,8 +204,7 @@ class Supervisor:
         self._watch(self._end_when_empty())
 
     async def _end_when_empty(self) -> None:
-        settings = self._settings
-        drain_s = max(settings.drain_timeout_s + settings.drain_spread_s, settings.drain_linger_s)
+        drain_s = self._settings.drain_timeout_s + SPREAD_S
         try:
             await asyncio.wait_for(self.front_ends.empty.wait(), drain_s + FLUSH_S)
         except TimeoutError:

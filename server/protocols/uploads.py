@@ -36,6 +36,7 @@ from server.streaming.client_timer import ClientTimer
 from server.text.formatting import FormattedWord
 from server.usage.meters import Subject
 
+BODY_TIMEOUT_S = 120.0  # for the body of an upload to arrive
 LEAST_BYTES_PER_S = 1_000.0  # of a body after its first seconds, `GRACE_S`; a slower one is answered 408
 PLACE = "tutti.upload_place"  # key in the request's ASGI scope
 
@@ -77,7 +78,7 @@ class Recordings:
         body = await read_body(
             request,
             settings.max_upload_bytes,
-            settings.upload_timeout_s,
+            BODY_TIMEOUT_S,
             place,
             on_size=partial(self._places.receive, place),
         )

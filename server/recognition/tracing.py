@@ -42,10 +42,9 @@ class Tracing:
         self._tracer = self._provider.get_tracer("tutti", version("tutti-asr"))
 
     @classmethod
-    def over_http(cls, endpoint: str | None, resource: Mapping[str, str]) -> Tracing:
-        """Send spans to the collector at `endpoint`, without its path; None: that of the `OTEL_…` variables."""
-        url = None if endpoint is None else endpoint.rstrip("/") + "/v1/traces"
-        return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)), resource)
+    def over_http(cls, resource: Mapping[str, str]) -> Tracing:
+        """Send spans to the collector of the `OTEL_…` variables."""
+        return cls(BatchSpanProcessor(OTLPSpanExporter()), resource)
 
     def session(
         self,

@@ -35,7 +35,7 @@ from server.recognition.session import Session
 from server.recognition.steps import Work
 from server.streaming.client_timer import ClientTimer
 from server.streaming.closing import ConnectionEvent, State, next_state
-from server.streaming.flow_control import Backpressure, Deadlines, LiveLimits
+from server.streaming.flow_control import WRITE_TIMEOUT_S, Backpressure, Deadlines, LiveLimits
 from server.streaming.outbox import OutFrame, Writer
 from server.streaming.result_metrics import ResultMetrics
 from server.streaming.short_messages import ShortMessages, is_audio
@@ -170,7 +170,7 @@ class Connection(ABC):
             self._flush_and_end(reason)
         elif state is State.CLOSING:
             assert reason is not None
-            self._arm(self._limits.write_timeout_s)
+            self._arm(WRITE_TIMEOUT_S)
             after_flush = self._close if event is ConnectionEvent.LAST_RESULT else None
             self._writer.end(close or after_flush or CLOSES[reason])
         elif state is State.CUT:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from server.streaming.closing import ConnectionEvent
 
 HIGH_WATER, LOW_WATER = 1 / 3, 1 / 6  # shares of the largest backlog: reading stops above one, resumes below the other
+WRITE_TIMEOUT_S = 10.0  # that a client may take to receive one frame
+MAX_SESSION_S = 86_400.0  # of the longest live connection
 
 
 class Backpressure:
@@ -55,9 +56,7 @@ class LiveLimits:
 
     idle_timeout_s: float
     stall_timeout_s: float
-    write_timeout_s: float
     max_backlog_s: float
-    max_session_s: float = math.inf
 
 
 class Deadlines:
@@ -74,7 +73,7 @@ class Deadlines:
 
         `answer_due` is true while audio waits for the engine; `listening` is false while reading is paused.
         """
-        if now - writing_since_s >= self._limits.write_timeout_s:
+        if now - writing_since_s >= WRITE_TIMEOUT_S:
             return ConnectionEvent.SLOW_CONSUMER
         if answer_due and self._stall_left_s(now) <= 0:
             return ConnectionEvent.STALLED
@@ -85,7 +84,7 @@ class Deadlines:
     def wait_s(self, now: float) -> float:
         """Return the seconds until the next limit can be exceeded."""
         left_s = (self._idle_left_s(now), self._stall_left_s(now), self._session_left_s(now))
-        return min([self._limits.write_timeout_s, *(seconds for seconds in left_s if seconds > 0)])
+        return min([WRITE_TIMEOUT_S, *(seconds for seconds in left_s if seconds > 0)])
 
     def _idle_left_s(self, now: float) -> float:
         return self.received_s + self._limits.idle_timeout_s - now
@@ -94,4 +93,4 @@ class Deadlines:
         return self.progress_s + self._limits.stall_timeout_s - now
 
     def _session_left_s(self, now: float) -> float:
-        return self._opened_s + self._limits.max_session_s - now
+        return self._opened_s + MAX_SESSION_S - now

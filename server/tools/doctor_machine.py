@@ -15,7 +15,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import server
-from model.errors import install_hint
 from model.machine.cores import cpu_quota
 from model.machine.runtime import threads_of
 from server.configuration.addresses import bound_for, host_port
@@ -30,18 +29,16 @@ CLOCKS_APART_S = 2.0  # file times may be rounded to seconds
 GIB = 2**30
 
 
-def versions(settings: Settings) -> Iterator[Finding]:
-    """Check Python and the packages that the distribution requires, with those of an extra that a setting needs."""
+def versions(_: Settings) -> Iterator[Finding]:
+    """Check Python and the packages that the distribution requires."""
     yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     wrong: list[str] = []
-    extra = "" if settings.otel_endpoint is None else "otel"
     for text in requires("tutti-asr") or []:
         needed = Requirement(text)
-        if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
             wrong += _unmet(needed)
     if wrong:
-        install = install_hint(extra) if extra else "pip install tutti-asr"
-        yield fail("packages", "; ".join(wrong), f"{install}, or rebuild the image")
+        yield fail("packages", "; ".join(wrong), "pip install tutti-asr, or rebuild the image")
     else:
         yield ok("packages", f"tutti {version('tutti-asr')}, all required packages installed")
 

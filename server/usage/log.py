@@ -26,6 +26,7 @@ from server.usage.record import UsageRecord, line_of
 
 PATTERN = "usage-*.jsonl"
 FILE_MODE = 0o640
+MAX_FILES = 200  # in the folder, of all servers that write there; the oldest are deleted
 MAX_BYTES = 64 * 2**20  # of a file
 MAX_RECORDS = 65_536  # waiting; about 30 MB
 RETRY_S = 1.0
@@ -37,7 +38,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.usage")
 class UsageFiles:
     """The files that one process writes, one at a time. Blocking; used by one thread."""
 
-    def __init__(self, folder: Path, *, max_files: int, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, folder: Path, *, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES) -> None:
         """Create the folder if needed. Raises: SettingsError."""
         self._folder = folder
         self._max_bytes, self._max_files = max_bytes, max_files

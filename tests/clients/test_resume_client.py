@@ -119,7 +119,7 @@ def test_cut_connections_to_real_servers_give_the_same_messages(
 
 def test_a_rolling_restart_loses_nothing() -> None:
     with ExitStack() as running:
-        servers = [running.enter_context(LiveServer(resume_keys=(KEY,), drain_spread_s=0.0)) for _ in range(3)]
+        servers = [running.enter_context(LiveServer(resume_keys=(KEY,))) for _ in range(3)]
         whole, _ = stream(servers[2:], nothing)
 
         def drain(number: int) -> None:

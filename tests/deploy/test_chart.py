@@ -112,7 +112,7 @@ def test_wrong_values_are_rejected_by_name(value: str, problem: str) -> None:
 def test_every_setting_of_any_type_reaches_the_pod_as_the_server_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "max_upload_bytes": 209_715_200,
-        "strict_models": True,
+        "reproducible": True,
         "latency_budget_ms": 62.5,
         "model_aliases": {"nova-3": "default"},
         "allowed_origins": ["https://a.example", "https://b.example"],
@@ -122,7 +122,7 @@ def test_every_setting_of_any_type_reaches_the_pod_as_the_server_reads_it(monkey
         monkeypatch.setenv(name, value)
     settings = Settings()
     assert settings.max_upload_bytes == given["max_upload_bytes"], "not 2.097152e+08"
-    assert settings.strict_models
+    assert settings.reproducible
     assert settings.latency_budget_ms == given["latency_budget_ms"]
     assert settings.model_aliases == given["model_aliases"]
     assert list(settings.allowed_origins) == given["allowed_origins"]

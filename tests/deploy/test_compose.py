@@ -120,8 +120,7 @@ def test_variants_change_the_service_of_the_replicas() -> None:
 
 def test_traces_go_to_the_collector_of_the_variant() -> None:
     services = yaml.safe_load((COMPOSE / "compose.traces.yaml").read_text())["services"]
-    endpoint = services["replica"]["environment"]["TUTTI_OTEL_ENDPOINT"]
-    Settings(otel_endpoint=endpoint)
+    endpoint = services["replica"]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"]
     assert urlsplit(endpoint).hostname in services
     assert set(services["jaeger"]["networks"]) == {"inside", "outside"}
 

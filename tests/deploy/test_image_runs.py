@@ -37,7 +37,7 @@ FILES_LIMIT = files_needed(STREAMS) + 64
 DRAIN_S = 2
 LIMITS = (f"--memory={MEMORY}", f"--memory-swap={MEMORY}", "--pids-limit=256", "--cap-drop=all")
 LIMITS += ("--security-opt=no-new-privileges", f"--env=TUTTI_MAX_STREAMS={STREAMS}")
-LIMITS += (f"--env=TUTTI_DRAIN_TIMEOUT_S={DRAIN_S}", "--env=TUTTI_DRAIN_SPREAD_S=0")
+LIMITS += (f"--env=TUTTI_DRAIN_TIMEOUT_S={DRAIN_S}",)
 WITHOUT_HOME = ("--entrypoint", '["/usr/bin/env", "-u", "HOME", "/usr/bin/tini", "--", "/bin/sh", "/opt/start.sh"]')
 HELD_BACK = {"x86_64": ("--env=ATEN_CPU_CAPABILITY=avx2",)}  # to the other processor that the image is compiled for
 CLOSES_S = 8  # after the drain: docs/drain.md

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from deploy.docker.health import HEALTHY, UNHEALTHY, check
 from model.image_code import TARGETS
 from model.machine.instructions import LEVELS, WITH_VNNI
+from server.operations.drain import SPREAD_S
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.dockerignore import DockerIgnore
@@ -97,7 +98,7 @@ def test_documented_docker_runs_have_options_of_the_image_and_time_to_drain() ->
     runs = re.findall(r"^docker run (.*)$", page, re.MULTILINE)
     assert len(runs) == 2
     settings = Settings()
-    needed_s = settings.drain_timeout_s + settings.drain_spread_s + FLUSH_AND_CLOSE_S
+    needed_s = settings.drain_timeout_s + SPREAD_S + FLUSH_AND_CLOSE_S
     port = re.search(r"TUTTI_PORT=(\d+)", DOCKERFILE)
     assert port
     for run in runs:

@@ -37,7 +37,6 @@ class ServerProcess:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         chosen = {
             "api_keys": f'["{KEY}", "{OTHER_KEY}", "{THIRD_KEY}"]',
-            "drain_spread_s": 0,
             "log_level": "debug",
             **PROCESSES,
         }

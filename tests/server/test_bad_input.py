@@ -15,6 +15,7 @@ from websockets.exceptions import InvalidStatus
 from server.errors import BadFrame
 from server.protocols.deepgram.messages import parse_frame
 from server.protocols.deepgram.resume_messages import parse_resume
+from server.streaming import connection, flow_control
 from server.streaming.websocket import SEND_BUFFER_BYTES
 from tests.support.protocols.bare_http import client_that_does_not_read
 from tests.support.servers.fakes import FakeClock
@@ -175,8 +176,12 @@ def test_text_frames_keep_a_silent_stream_open(live_server: Start) -> None:
         assert transcript(client.finish()) == "here"
 
 
-def test_a_client_that_does_not_read_is_cut_off_after_the_write_timeout(live_server: Start) -> None:
-    server = live_server(write_timeout_s=0.2)
+def test_a_client_that_does_not_read_is_cut_off_after_the_write_timeout(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (connection, flow_control):
+        monkeypatch.setattr(module, "WRITE_TIMEOUT_S", 0.2)
+    server = live_server()
     with other_streams_unaffected(server):
         client = client_that_does_not_read(server, step_results="true", endpointing="false")
         audio = frame(0x82, spell("abcd " * 40).tobytes())  # each of its answers repeats all words so far

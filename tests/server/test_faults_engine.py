@@ -32,7 +32,7 @@ def test_a_dead_engine_closes_every_stream_and_ends_the_process() -> None:
 
 def test_a_hanging_step_closes_its_streams_and_then_ends_the_process() -> None:
     """An ordinary shutdown would wait for the model thread."""
-    with ServerProcess(stall_timeout_s=0.5, write_timeout_s=0.5, engine_timeout_s=3.0) as server:
+    with ServerProcess(stall_timeout_s=1.5) as server:
         with server.listen() as client:
             client.send(audio(HANGING))
             _, code, reason = client.rest()

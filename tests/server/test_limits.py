@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from websockets.sync.client import connect
 
 from server.http.uvicorn_server import MAX_MESSAGE_BYTES, uvicorn_config
+from server.streaming import flow_control
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 
 
-def test_a_stream_over_the_longest_duration_is_flushed_and_closed_with_1008(live_server: Start) -> None:
-    server = live_server(max_session_s=0.5)
+def test_a_stream_over_the_longest_duration_is_flushed_and_closed_with_1008(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_control, "MAX_SESSION_S", 0.5)
+    server = live_server()
     with server.listen() as client:
         client.send(spell("so far"))
         frames, code, reason = client.rest()

@@ -52,7 +52,7 @@ class FluxEndpoint:
                 delay_s=delay_s,
                 audio_warnings=lambda: decoder.warnings,
             ),
-            replica.connection_context(replica.settings.quiet_timeout_s),
+            replica.connection_context(keep_alive=False),
             protocol="flux",
             encoding=request.form.encoding,
             request_id=request_id,

@@ -67,7 +67,7 @@ class RealtimeEndpoint:
             socket,
             session,
             adapter,
-            replica.connection_context(replica.settings.quiet_timeout_s),
+            replica.connection_context(keep_alive=False),
             protocol="openai",
             encoding=request.form.encoding,
             request_id=request_id,

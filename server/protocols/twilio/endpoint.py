@@ -29,6 +29,7 @@ from server.protocols.twilio.messages import RATES
 from server.recognition.active_session import ActiveSession
 from server.replica import Replica
 from server.streaming.closing import ConnectionEvent
+from server.streaming.flow_control import WRITE_TIMEOUT_S
 from server.streaming.outbox import Outbox, OutFrame
 
 SIGNATURE_HEADER = "x-twilio-signature"
@@ -106,7 +107,7 @@ class TwilioStream(AdapterConnection):
         await super().run(recognition)
         if self._forward is not None:
             self._forward.end()
-            await self._forward.wait(self._limits.write_timeout_s)
+            await self._forward.wait(WRITE_TIMEOUT_S)
 
     def _undelivered(self) -> None:
         self._transition(ConnectionEvent.BROKEN, close=UNDELIVERED)

@@ -79,7 +79,7 @@ class VoskEndpoint:
             socket,
             session,
             VoskAdapter(rate, rate=_rate(query), lenient=lenient),
-            replica.connection_context(replica.settings.quiet_timeout_s),
+            replica.connection_context(keep_alive=False),
             protocol="vosk",
             encoding=request.form.encoding,
             request_id=request_id,

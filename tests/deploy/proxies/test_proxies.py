@@ -15,7 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from server.http.uvicorn_server import uvicorn_config
-from server.settings import Settings
+from server.protocols.uploads import BODY_TIMEOUT_S
 from tests.support.deployment.edge import Hang, closed_port, first_server_is_draining, http, listen, proxied, wait_until
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
@@ -155,8 +155,9 @@ def test_admin_is_closed_through_a_plain_proxy_pass(live_server: Start) -> None:
 
 
 def test_admin_local_is_for_local_peers_without_proxy_headers(live_server: Start) -> None:
-    server = live_server(admin_local=True, drain_linger_s=WAIT_S)
-    with proxied("nginx", server, changes=WITH_ADDRESS) as proxy, http(proxy) as client, server.http as direct:
+    server = live_server(admin_local=True)
+    parts = proxied("nginx", server, changes=WITH_ADDRESS), server.listen()  # a drain waits for the stream
+    with parts[0] as proxy, parts[1], http(proxy) as client, server.http as direct:
         assert client.post("/admin/drain").status_code == 403
         assert not server.replica.sessions.draining
         assert direct.post("/admin/drain").status_code == 202
@@ -231,7 +232,7 @@ class SlowReplica(BaseHTTPRequestHandler):
 @every_proxy
 def test_an_upload_may_be_silent_for_longer_than_a_stream(name: str) -> None:
     [text] = re.findall(UPLOAD_LIMITS_S[name], PROXIES[name].config.read_text())
-    assert float(text) > Settings().upload_timeout_s, "the body alone may take this long"
+    assert float(text) > BODY_TIMEOUT_S, "the body alone may take this long"
     with ThreadingHTTPServer(("127.0.0.1", 0), SlowReplica) as slow:
         threading.Thread(target=slow.serve_forever).start()
         try:

@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from server.http import bounded_protocol
+from server.streaming import connection, flow_control
 from tests.support.clients.loadtest_bench import T0
 from tests.support.needs import need_ipv6
 from tests.support.servers.live_server import LiveServer, transcript
@@ -52,8 +54,15 @@ def nothing_is_left(server: LiveServer) -> None:
     assert server.http.get("/readyz").status_code == 200
 
 
+@pytest.fixture(autouse=True)
+def short_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that do not read are dropped within the time of a test."""
+    for module in (bounded_protocol, connection, flow_control):
+        monkeypatch.setattr(module, "WRITE_TIMEOUT_S", 0.5)
+
+
 def test_other_streams_keep_their_texts_and_nothing_leaks(live_server: Start, caplog: pytest.LogCaptureFixture) -> None:
-    server = live_server(api_keys=[KEY], idle_timeout_s=20.0, write_timeout_s=1.0)  # longer than a round of attacks
+    server = live_server(api_keys=[KEY], idle_timeout_s=20.0)  # longer than a round of attacks
     headers = {"Authorization": f"Token {KEY}"}
     with server.listen(headers) as first, server.listen(headers) as second:
         others = (first, second)
@@ -79,7 +88,7 @@ def test_other_streams_keep_their_texts_and_nothing_leaks(live_server: Start, ca
     "chosen", [chosen for kind in OF_KIND.values() for chosen in kind], ids=lambda chosen: chosen.__name__
 )
 def test_each_attack_ends_without_a_problem(live_server: Start, chosen: Attack) -> None:
-    server = live_server(api_keys=[KEY], idle_timeout_s=0.5, write_timeout_s=0.5)
+    server = live_server(api_keys=[KEY], idle_timeout_s=0.5)
     tally = Tally()
 
     async def play() -> None:

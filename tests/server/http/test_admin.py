@@ -112,9 +112,9 @@ def test_the_command_drains_and_waits_for_the_end(live_server: Start) -> None:
 
 
 def test_health_under_kserve_names_follows_readiness(live_server: Start) -> None:
-    server = live_server(drain_linger_s=5.0, model_aliases={"nova": "default"})
+    server = live_server(model_aliases={"nova": "default"})
     name = server.replica.models.default.name
-    with server.http as http:
+    with server.listen(), server.http as http:  # a drain waits for the stream
         assert http.get("/v2").json() == {
             "name": "tutti",
             "version": http.get("/v2").json()["version"],

@@ -11,6 +11,7 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from server.http import bounded_protocol
 from server.http.bounded_protocol import MAX_PIPELINED, BoundedHttpProtocol, PipelineFlow
 from server.streaming import client_timer
 from tests.support.protocols.bare_http import dialed, rest
@@ -132,7 +133,7 @@ class HttpBench:
         config = Config(_nothing, interface="asgi3")
         config.load()
         arguments = {"config": config, "server_state": ServerState(), "app_state": {}, "_loop": self.loop}
-        self.protocol = BoundedHttpProtocol(write_timeout_s=0.0, **arguments)
+        self.protocol = BoundedHttpProtocol(**arguments)
         self.protocol.connection_made(self.transport)
 
     def turn(self) -> None:
@@ -148,6 +149,7 @@ class HttpBench:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpBench]:
     monkeypatch.setattr(client_timer, "READ_S", 0.0)
+    monkeypatch.setattr(bounded_protocol, "WRITE_TIMEOUT_S", 0.0)
     made = HttpBench()
     yield made
     made.end()

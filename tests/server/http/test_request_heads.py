@@ -9,6 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from server.http import uvicorn_server
 from server.http.uvicorn_server import MAX_HEAD_BYTES
 from tests.support.protocols.bare_http import dialed, rest
 from tests.support.servers.fakes import WAIT_S
@@ -23,16 +24,20 @@ UPGRADE = (
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/listen HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: y"])
-def test_a_head_that_does_not_arrive_in_time_closes_the_connection(live_server: Start, sent: bytes) -> None:
-    server = live_server(handshake_timeout_s=0.2)
+def test_a_head_that_does_not_arrive_in_time_closes_the_connection(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(uvicorn_server, "HEAD_TIMEOUT_S", 0.2)
+    server = live_server()
     with dialed(server) as bare:
         bare.sendall(sent)
         assert rest(bare) == b""
 
 
-def test_a_head_that_arrives_in_pieces_gets_no_more_time(live_server: Start) -> None:
+def test_a_head_that_arrives_in_pieces_gets_no_more_time(live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow loris client sends a header now and then and would hold its socket forever."""
-    server = live_server(handshake_timeout_s=0.3)
+    monkeypatch.setattr(uvicorn_server, "HEAD_TIMEOUT_S", 0.3)
+    server = live_server()
     with dialed(server) as bare:
         bare.sendall(b"GET /healthz HTTP/1.1\r\n")
         bare.settimeout(0.02)
@@ -54,8 +59,11 @@ def dribbles_until_cut(bare: socket.socket, within_s: float) -> bool:
     return False
 
 
-def test_the_second_head_of_a_connection_has_the_same_time_limit(live_server: Start) -> None:
-    server = live_server(handshake_timeout_s=0.3)
+def test_the_second_head_of_a_connection_has_the_same_time_limit(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uvicorn_server, "HEAD_TIMEOUT_S", 0.3)
+    server = live_server()
     with dialed(server) as bare:
         bare.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200 OK" in bare.recv(1_000)
@@ -63,9 +71,12 @@ def test_the_second_head_of_a_connection_has_the_same_time_limit(live_server: St
         assert rest(bare) == b""
 
 
-def test_the_limit_of_a_head_does_not_apply_to_streams_and_bodies(live_server: Start) -> None:
+def test_the_limit_of_a_head_does_not_apply_to_streams_and_bodies(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An idle stream and a slow body may take longer than the limit of a head."""
-    server = live_server(handshake_timeout_s=0.2)
+    monkeypatch.setattr(uvicorn_server, "HEAD_TIMEOUT_S", 0.2)
+    server = live_server()
     with server.listen() as client, dialed(server) as bare:
         bare.sendall(b"POST /v1/auth/grant HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         assert b"200 OK" in rest(bare)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from server.errors import BadParameter
-from server.models.selection import ModelNames, is_english, is_language, language_name
+from server.models.selection import ANY, ModelNames, is_english, is_language, language_name
 
 SERVED: dict[str, tuple[str, ...]] = {"en": ("en",), "Iberia": ("es", "pt-BR"), "paris": ("fr-FR",)}
 ALIASES = {"nova-3-es": "iberia", "nova-3": "default"}
 
 
-def names(served: dict[str, tuple[str, ...]] | None = None, *, strict: bool = False) -> ModelNames:
-    return ModelNames(served or SERVED, ALIASES, strict=strict)
+def names(served: dict[str, tuple[str, ...]] | None = None) -> ModelNames:
+    return ModelNames(served or SERVED, ALIASES | {ANY: "default"})
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_what_is_no_language_tag_is_refused_by_every_model(language: str) -> Non
     "name", ["flux-general-en", "flux-general-multi", "Flux-General-EN", "flux", "aura-2-thalia-en"]
 )
 def test_a_model_of_another_kind_is_refused_by_name_unless_the_operator_maps_it(name: str) -> None:
-    for strict in (False, True):
+    for aliases in ({}, {ANY: "tiny"}):
         with pytest.raises(BadParameter, match=f"^model: '{name}' is a "):
-            ModelNames({"tiny": ("en",)}, {"*": "tiny"}, strict=strict).choose(name, None)
-    assert ModelNames({"tiny": ("en",)}, {name: "tiny"}, strict=True).choose(name, None) == "tiny"
-    assert ModelNames({name: ("en",)}, {}, strict=True).choose(name, None) == name
-    assert ModelNames({"tiny": ("en",)}, {"*": "tiny"}, strict=False).choose("fluxus-1", None) == "tiny"
+            ModelNames({"tiny": ("en",)}, aliases).choose(name, None)
+    assert ModelNames({"tiny": ("en",)}, {name: "tiny"}).choose(name, None) == "tiny"
+    assert ModelNames({name: ("en",)}, {}).choose(name, None) == name
+    assert ModelNames({"tiny": ("en",)}, {"*": "tiny"}).choose("fluxus-1", None) == "tiny"
 
 
 def test_several_languages_are_those_of_one_model() -> None:
@@ -99,15 +99,15 @@ def test_the_default_is_first_among_models_of_one_language() -> None:
     assert names(served).choose("large", "en-US") == "large"
 
 
-def test_strict_names_are_served_ones_and_aliases() -> None:
-    strict = names(strict=True)
+def test_without_an_alias_for_any_name_only_served_names_and_aliases_choose() -> None:
+    strict = ModelNames(SERVED, ALIASES)
     assert [strict.choose(name, None) for name in ("EN", "nova-3", "nova-3-es")] == ["en", "en", "Iberia"]
     with pytest.raises(BadParameter, match="model: 'whisper-1' is not served here; there is en"):
         strict.choose("whisper-1", None)
 
 
 def test_an_alias_for_any_name() -> None:
-    chosen = ModelNames(SERVED, {"*": "paris"}, strict=False)
+    chosen = ModelNames(SERVED, {"*": "paris"})
     assert [chosen.choose(name, None) for name in ("whisper-1", "en", None)] == ["paris", "en", "en"]
 
 

@@ -68,10 +68,10 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 
 def sessions_and_drain(
-    *, timeout_s: float = 0.0, spread_s: float = 0.0, linger_s: float = 0.0, flush_s: float = 0.0, **extra: Any
+    *, timeout_s: float = 0.0, spread_s: float = 0.0, flush_s: float = 0.0, **extra: Any
 ) -> tuple[OpenSessions, Drain, asyncio.Event]:
     sessions = OpenSessions(Metrics(8, 8))
-    times = DrainTimes(timeout_s=timeout_s, spread_s=spread_s, linger_s=linger_s, flush_s=flush_s)
+    times = DrainTimes(timeout_s=timeout_s, spread_s=spread_s, flush_s=flush_s)
     drain, done = Drain(sessions, times, asyncio.get_running_loop().time, **extra), asyncio.Event()
     drain.when_done(done.set)
     return sessions, drain, done
@@ -147,17 +147,6 @@ def test_drain_ends_although_a_session_stays_open() -> None:
     run(story())
 
 
-def test_an_empty_replica_lingers_so_that_load_balancers_notice() -> None:
-    async def story() -> None:
-        _, drain, done = sessions_and_drain(timeout_s=1_000.0, linger_s=0.2)
-        began_s = asyncio.get_running_loop().time()
-        drain.begin()
-        await done.wait()
-        assert asyncio.get_running_loop().time() - began_s >= 0.2
-
-    run(story())
-
-
 def test_lost_engine_skips_the_timeout_and_lingers() -> None:
     async def story() -> None:
         sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
@@ -175,7 +164,7 @@ def test_lost_engine_skips_the_timeout_and_lingers() -> None:
 
 def test_report_of_a_serving_replica() -> None:
     sessions = OpenSessions(Metrics(8, 8))
-    drain = Drain(sessions, DrainTimes(timeout_s=9.0, spread_s=0.0, linger_s=0.0, flush_s=0.0), FakeClock())
+    drain = Drain(sessions, DrainTimes(timeout_s=9.0, spread_s=0.0, flush_s=0.0), FakeClock())
     report = drain.report()
     assert (report.phase, report.elapsed_s, report.remaining_s) == (Phase.SERVING, 0.0, 0.0)
 

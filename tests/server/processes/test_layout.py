@@ -42,14 +42,9 @@ def test_what_is_set_is_kept(machine: pytest.MonkeyPatch) -> None:
     assert found(front_ends=3) == (3, 1, 1)
 
 
-def test_a_hung_engine_is_replaced_before_its_streams_end(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(layout, "usable_cores", lambda: 8)
-    assert layout.with_processes(Settings(front_ends=2)).engine_timeout_s == 10.0
-    assert layout.with_processes(Settings(front_ends=2, stall_timeout_s=6.0)).engine_timeout_s == 2.0
-    assert layout.with_processes(Settings(front_ends=2, engine_timeout_s=20.0)).engine_timeout_s == 20.0
-    assert layout.with_processes(Settings(front_ends=0)).engine_timeout_s == 60.0
-    with pytest.raises(SettingsError, match="engine_timeout_s: 30 s must be below stall_timeout_s"):
-        layout.with_processes(Settings(front_ends=2, engine_timeout_s=30.0))
+@pytest.mark.parametrize(("front_ends", "timeout_s"), [(2, 2.0), (0, 12.0)])
+def test_a_hung_engine_is_replaced_before_its_streams_end(front_ends: int, timeout_s: float) -> None:
+    assert Settings(front_ends=front_ends, stall_timeout_s=6.0).engine_timeout_s == timeout_s
 
 
 @pytest.mark.parametrize(("front_ends", "advice"), [(0, "need --front-ends"), (2, "need at least 3 front ends")])

@@ -272,7 +272,7 @@ def test_a_signal_drains_all_front_ends(two: FrontEnds, played: list[Audio], tex
 def test_an_engine_that_hangs_is_replaced_and_a_second_signal_ends_all_at_once(
     played: list[Audio], texts: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TUTTI_ENGINE_TIMEOUT_S", "1")
+    monkeypatch.setenv("TUTTI_STALL_TIMEOUT_S", "4.5")
     log = tmp_path / "log"
     with FrontEnds(1, log=log) as server:
         server.until(lambda: log.read_text(encoding="utf-8").count("model loaded") == 2)  # the spare's, too

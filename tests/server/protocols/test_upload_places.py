@@ -170,7 +170,7 @@ def test_a_body_below_the_minimum_rate_gets_408_long_before_the_timeout(
     live_server: Start, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     monkeypatch.setattr(upload_places, "GRACE_S", 0.1)
-    server = live_server(upload_timeout_s=3_600.0)
+    server = live_server()
 
     async def upload() -> bytes:
         reader, writer = await begin(server, head)

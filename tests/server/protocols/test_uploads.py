@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from server.protocols import uploads
 from tests.support.audio.media_files import container
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
@@ -98,8 +99,11 @@ def test_damaged_and_too_long_recordings_are_refused_and_their_slots_released(li
     server.wait_idle()
 
 
-def test_stalled_and_aborted_bodies_are_ended_and_their_place_released(live_server: Start) -> None:
-    server = live_server(upload_timeout_s=0.2, max_uploads=1)
+def test_stalled_and_aborted_bodies_are_ended_and_their_place_released(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "BODY_TIMEOUT_S", 0.2)
+    server = live_server(max_uploads=1)
     head = b"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nRIFF"
 
     async def begin(*, wait: bool) -> bytes:

@@ -70,7 +70,7 @@ def test_a_failed_step_closes_with_1011(live_server: Start, protocol: str) -> No
 
 @each_protocol
 def test_a_drain_sends_pending_text_and_closes_with_1012(live_server: Start, protocol: str) -> None:
-    server = live_server(drain_timeout_s=0.0, drain_spread_s=0.0)
+    server = live_server(drain_timeout_s=0.0)
     with WireStream(server, protocol, **({"interim_results": "true"} if "listen" in protocol else {})) as stream:
         stream.say("half a sen", 0.0)
         if protocol in ("flux", "openai"):

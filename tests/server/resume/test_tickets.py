@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.access.keys import read_secrets
 from server.coordination.local import LocalCoordinator
-from server.coordination.used_tickets import AHEAD_S
+from server.coordination.used_tickets import AHEAD_S, TICKET_TTL_S
 from server.errors import SettingsError, TicketCode, TicketRefused
 from server.recognition.saved_state import (
     SavedChannel,
@@ -33,7 +33,6 @@ from tests.support.servers.fakes import FakeClock
 
 ONE, TWO, THREE = (bytes([n]) * KEY_BYTES for n in (1, 2, 3))
 TENANT = tenant_digest("somebody", [("encoding", "linear16")])
-TTL_S = 300.0
 
 times = st.floats(0, 1e6)
 counts = st.integers(0, 2**40)
@@ -87,8 +86,8 @@ streams = st.lists(
 
 def service(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketService:
     clock = clock or FakeClock()
-    use = LocalCoordinator(Settings(resume_ttl_s=TTL_S), clock, wall_clock=clock)
-    return TicketService(list(keys), ttl_s=TTL_S, setup=lambda: setup, clock=clock, use=use)
+    use = LocalCoordinator(Settings(), clock, wall_clock=clock)
+    return TicketService(list(keys), ttl_s=TICKET_TTL_S, setup=lambda: setup, clock=clock, use=use)
 
 
 def read(where: TicketService, text: str, tenant: bytes = TENANT) -> Ticket:
@@ -206,7 +205,7 @@ def test_an_expired_ticket_is_refused_and_one_from_slightly_ahead_is_accepted() 
     assert here.take(ahead.write(issue(ahead)), TENANT)
     assert code(here, far.write(issue(far))) is TicketCode.EXPIRED
     text = here.write(issue(here))
-    clock.advance(TTL_S)
+    clock.advance(TICKET_TTL_S)
     assert here.take(text, TENANT)
     clock.advance(1)
     assert code(here, text) is TicketCode.EXPIRED

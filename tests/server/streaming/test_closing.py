@@ -15,12 +15,12 @@ from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.vosk.adapter import VoskAdapter
 from server.recognition.session_options import Limits
 from server.streaming.closing import STATES, TABLE, ConnectionEvent, State, next_state
-from server.streaming.flow_control import LiveLimits
+from server.streaming.flow_control import MAX_SESSION_S, WRITE_TIMEOUT_S, LiveLimits
 from server.streaming.outbox import OUTBOX_FRAMES
 from tests.support.servers.spelling import silence, spell
 from tests.support.streams.transport_bench import ConnectionBench
 
-IDLE_S, STALL_S, WRITE_S, SESSION_S = 20.0, 30.0, 50.0, 60.0  # by the fake clock: the real timer never fires meanwhile
+IDLE_S, STALL_S = 20.0, 30.0  # by the fake clock: the real timer never fires meanwhile
 ENDED = {State.CLOSING, State.CUT, State.GONE}
 MAX_BACKLOG_S = 3.0
 
@@ -94,8 +94,8 @@ STEPS: list[tuple[str, Any]] = [
     ("bad audio", None),
     ("time", IDLE_S),
     ("time", STALL_S),
-    ("time", WRITE_S),
-    ("time", SESSION_S),
+    ("time", WRITE_TIMEOUT_S),
+    ("time", MAX_SESSION_S),
     ("congested", True),
     ("congested", False),
     ("drain", None),
@@ -121,7 +121,7 @@ class Walk:
     def __init__(self, client: str, *, drained_first: bool) -> None:
         idle_s = 1e9 if client == "vosk" else IDLE_S
         limits = Limits(max_backlog_s=MAX_BACKLOG_S)
-        live_limits = LiveLimits(idle_s, STALL_S, WRITE_S, MAX_BACKLOG_S, SESSION_S)
+        live_limits = LiveLimits(idle_s, STALL_S, MAX_BACKLOG_S)
         adapter = VoskAdapter(16_000, rate=16_000) if client == "vosk" else None
         self.bench = ConnectionBench(limits, live_limits, adapter, **CLIENTS[client])
         self.stream: Any = self.bench.stream

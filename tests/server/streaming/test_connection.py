@@ -21,7 +21,7 @@ class Bench(ConnectionBench):
     """One stream whose steps wait in `pushed` until `answer`."""
 
     def __init__(self, **query: str) -> None:
-        limits = LiveLimits(60.0, 60.0, 60.0, MAX_BACKLOG_S)
+        limits = LiveLimits(60.0, 60.0, MAX_BACKLOG_S)
         super().__init__(Limits(max_backlog_s=MAX_BACKLOG_S), limits, **(QUERY | query))
         self.pushed: Any = self._work[0]
 

@@ -24,7 +24,7 @@ from tests.support.servers.live_server import LiveServer
 from tests.support.streams.transport_bench import ConnectionBench
 
 LIMITS = Limits(max_backlog_s=30.0)
-LIVE = LiveLimits(1e9, 1e9, 1e9, LIMITS.max_backlog_s)
+LIVE = LiveLimits(1e9, 1e9, LIMITS.max_backlog_s)
 MESSAGE_S, MESSAGE_BYTES = 0.1, 2**19
 PATIENCE = 2_000  # iterations of the event loop without a change after which a stream counts as dead
 SECONDS = 3.0
@@ -158,7 +158,7 @@ def test_bytes_without_audio_end_the_stream_with_their_own_error(name: str) -> N
 
 
 IDLE_S, STALL_S = 10.0, 30.0
-TIMED = LiveLimits(IDLE_S, STALL_S, 1e9, LIMITS.max_backlog_s)
+TIMED = LiveLimits(IDLE_S, STALL_S, LIMITS.max_backlog_s)
 
 
 def test_a_client_is_not_idle_while_reading_is_paused() -> None:
@@ -192,7 +192,7 @@ def test_a_client_is_not_idle_while_reading_is_paused() -> None:
 
 def test_decoding_a_header_counts_as_progress() -> None:
     """No result is due: each decoded piece is progress, regardless of the total time."""
-    bench = ConnectionBench(LIMITS, LiveLimits(1e9, STALL_S, 1e9, LIMITS.max_backlog_s))
+    bench = ConnectionBench(LIMITS, LiveLimits(1e9, STALL_S, LIMITS.max_backlog_s))
 
     async def script(bench: ConnectionBench) -> None:
         client, stream = Client(bench), bench.stream

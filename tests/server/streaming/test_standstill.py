@@ -18,11 +18,15 @@ PATHS = (
     "/vosk?sample_rate=16000",
     "/v1/realtime?intent=transcription",
 )
-LIMITS = ("idle_timeout_s", "quiet_timeout_s", "handshake_timeout_s", "upload_timeout_s")
+CONSTANTS = (
+    "server.replica.QUIET_TIMEOUT_S",
+    "server.http.uvicorn_server.HEAD_TIMEOUT_S",
+    "server.protocols.uploads.BODY_TIMEOUT_S",
+)
 
 
 def test_a_process_that_stood_still_reads_before_it_judges() -> None:
-    with ServerProcess(**dict.fromkeys(LIMITS, LIMIT_S)) as server:
+    with ServerProcess(idle_timeout_s=LIMIT_S, constants=dict.fromkeys(CONSTANTS, LIMIT_S)) as server:
         address = "127.0.0.1", server.port
         streams = [connect(f"ws://127.0.0.1:{server.port}{path}", legacy=True) for path in PATHS]
         body = spell("hello ").tobytes() * 10

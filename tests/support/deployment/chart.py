@@ -14,8 +14,8 @@ import yaml
 from deploy.helm import render
 from server.http.uvicorn_server import SHUTDOWN_TIMEOUT_S
 from server.models.registry import STOP_TIMEOUT_S
+from server.operations.drain import FLUSH_TIMEOUT_S, SPREAD_S
 from server.operations.logs import FLUSH_S
-from server.replica import FLUSH_TIMEOUT_S
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package
@@ -101,5 +101,4 @@ def crd_schemas() -> dict[str, Manifest]:
 
 def longest_drain_s(settings: Settings) -> float:
     """Return the longest time from SIGTERM to the exit of a server (docs/drain.md)."""
-    drain_s = max(settings.drain_timeout_s + settings.drain_spread_s + FLUSH_TIMEOUT_S, settings.drain_linger_s)
-    return drain_s + SHUTDOWN_TIMEOUT_S + STOP_TIMEOUT_S + FLUSH_S
+    return settings.drain_timeout_s + SPREAD_S + FLUSH_TIMEOUT_S + SHUTDOWN_TIMEOUT_S + STOP_TIMEOUT_S + FLUSH_S

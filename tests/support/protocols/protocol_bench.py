@@ -34,7 +34,7 @@ from tests.support.streams.transport_bench import ConnectionBench
 
 LIMITS = Limits(min_endpoint_ms=400.0, max_backlog_s=1e9)
 RAW = {"encoding": "linear16", "sample_rate": "16000"}
-MODELS = ModelNames({"english": ("en",), "iberia": ("es", "pt")}, {"nova-3": "default"}, strict=True)
+MODELS = ModelNames({"english": ("en",), "iberia": ("es", "pt")}, {"nova-3": "default"})
 PATHS = {
     "listen": "/v1/listen?encoding=linear16&sample_rate=16000",
     "resumable": "/v1/listen?encoding=linear16&sample_rate=16000&resumable=true",

@@ -1,8 +1,12 @@
-"""A server whose model can fail, hang or end its thread: `python faulty_server.py SETTINGS` (JSON)."""
+"""A server whose model can fail, hang or end its thread: `python faulty_server.py SETTINGS` (JSON).
+
+`constants` of the settings are other values for constants of the product, by module and name.
+"""
 
 import json
 import sys
 import time
+from importlib import import_module
 
 import numpy as np
 
@@ -36,4 +40,8 @@ def audio(sample):
 
 if __name__ == "__main__":
     serve.load_served = lambda _: ([LoadedModel.of(FaultyModel(), spelling_decoder())], None)
-    sys.exit(serve.run(Settings(**json.loads(sys.argv[1]))))
+    given = json.loads(sys.argv[1])
+    for name, value in given.pop("constants", {}).items():
+        module, _, constant = name.rpartition(".")
+        setattr(import_module(module), constant, value)
+    sys.exit(serve.run(Settings(**given)))

@@ -85,7 +85,7 @@ class ConnectionBench:
         self.session = Session(options, CONFIG, self._decoder, limits)
         channels = len(self.session.channels)
         scope = {"type": "websocket", "extensions": {TRANSPORT_EXTENSION: self.transport}}
-        live_limits = live_limits or LiveLimits(IDLE_S, 1e9, 1e9, limits.max_backlog_s)
+        live_limits = live_limits or LiveLimits(IDLE_S, 1e9, limits.max_backlog_s)
         context = ConnectionContext(live_limits, self.metrics, self.clock, InstantPool())
         socket: Any = WebSocket(scope, None, None)  # type: ignore[arg-type]
         projector = Projector(request, channels, "id", "now", CARD)

@@ -26,7 +26,7 @@ from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]
-MODELS = ModelNames({"english": ("en",), "iberia": ("es", "pt")}, {}, strict=False)
+MODELS = ModelNames({"english": ("en",), "iberia": ("es", "pt")}, {"*": "default"})
 
 
 def adapter(*, lenient: bool = False) -> RealtimeAdapter:
@@ -251,7 +251,7 @@ def test_a_message_over_the_size_limit_gets_an_error_event_before_1009(live_serv
 
 
 def test_a_drain_while_a_large_append_waits_closes_with_1012(live_server: Start) -> None:
-    server = live_server(drain_timeout_s=0.0, drain_spread_s=0.0, max_backlog_s=3.0)
+    server = live_server(drain_timeout_s=0.0, max_backlog_s=3.0)
     with dial(server) as socket:
         manual(socket)
         socket.send(append(silence(400.0).tobytes()))
