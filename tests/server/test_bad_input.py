@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 
 from server.errors import BadFrame
 from server.protocols.deepgram.messages import parse_frame
-from server.protocols.deepgram.resume_messages import parse_resume
+from server.protocols.deepgram.resumable import parse_resume
 from server.streaming import connection, flow_control
 from server.streaming.websocket import SEND_BUFFER_BYTES
 from tests.support.protocols.bare_http import client_that_does_not_read

@@ -1,4 +1,8 @@
-"""Live connection in Deepgram's protocol: client frames in, results as JSON out (`projector.py`)."""
+"""Live connection in Deepgram's protocol: client frames in, results as JSON out (`projector.py`).
+
+Messages that change what a stream favors, or decode it again (Configure, Context, Rewind), are applied to the session
+and answered here.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,9 @@ from functools import partial
 
 from starlette.websockets import WebSocket
 
-from model.ctc.bias import Bias
+from model.ctc.bias import Bias, BiasError
 from server.audio.decode_queue import LiveDecoder
-from server.errors import BadFrame, MediaError
-from server.protocols.deepgram.control import configure, in_context, rewind
+from server.errors import BadFrame, KeytermsTooOften, MediaError
 from server.protocols.deepgram.messages import (
     BadConfigure,
     CloseStream,
@@ -22,7 +25,7 @@ from server.protocols.deepgram.messages import (
     control_text,
     parse_frame,
 )
-from server.protocols.deepgram.projector import Projector
+from server.protocols.deepgram.projector import MAX_ECHO, Projector
 from server.recognition.events import Closed, Event, StepTiming
 from server.recognition.session import Session
 from server.streaming.closing import ConnectionEvent
@@ -113,3 +116,76 @@ class DeepgramStream(Connection):
         if payload is not None:
             kind, flushed = kind_of(event)
             self._put(OutFrame(payload, kind, timing, flushed))
+
+
+def configure(session: Session, projector: Projector, asked: Configure, *, unbuilt: str | None = None) -> bytes:
+    """Apply a Configure message (only key terms can change); return the answer, which lists the key terms in force.
+
+    `unbuilt`: why its terms could not be built, here and below.
+    """
+    problem, phrases = _problem(session, projector, asked), asked.keyterms
+    if problem is not None:
+        return projector.not_configured(*problem)
+    if phrases is None or tuple(phrases) == session.keyterms.current.phrases:
+        return projector.configured(session.keyterms.current.phrases)
+    if unbuilt is not None:
+        return projector.not_configured(ConfigureCode.ALREADY_PENDING, unbuilt)
+    try:
+        session.keyterms.replace_phrases(phrases)
+    except KeytermsTooOften as error:
+        return projector.not_configured(ConfigureCode.ALREADY_PENDING, str(error))
+    except BiasError as error:
+        return projector.not_configured(ConfigureCode.KEYTERM_LIMIT_EXCEEDED, str(error))
+    return projector.configured(session.keyterms.current.phrases)
+
+
+def _problem(session: Session, projector: Projector, asked: Configure) -> tuple[ConfigureCode, str] | None:
+    """Return why a change is not possible in this stream, None if it may be."""
+    unsupported = asked.unsupported(projector.request.switches)
+    if unsupported:
+        names = ", ".join(unsupported)[:MAX_ECHO]
+        return ConfigureCode.NOT_SUPPORTED, f"{names}: cannot be changed during a stream; only keyterms can"
+    if asked.keyterms is None or tuple(asked.keyterms) == session.keyterms.current.phrases:
+        return None
+    if projector.receipts is not None:
+        return ConfigureCode.NOT_SUPPORTED, "keyterms: cannot be changed in a stream with receipts"
+    if asked.keyterms and not session.supports_keyterms:
+        code = ConfigureCode.KEYTERMS_NOT_SUPPORTED
+        return code, "keyterms: not supported with greedy decoding; leave them out"
+    return None
+
+
+def in_context(session: Session, projector: Projector, said: str, *, unbuilt: str | None = None) -> bytes:
+    """Favor the rare words of what another speaker said; return the answer, which lists those in force."""
+    if projector.receipts is not None:
+        return projector.no_context(ConfigureCode.NOT_SUPPORTED, "text: not possible in a stream with receipts")
+    if not session.supports_keyterms:
+        why = "text: key terms are not supported with this model or decoder; leave it out"
+        return projector.no_context(ConfigureCode.KEYTERMS_NOT_SUPPORTED, why)
+    if unbuilt is not None:
+        return projector.no_context(ConfigureCode.ALREADY_PENDING, unbuilt)
+    try:
+        return projector.context(session.keyterms.add_context(said))
+    except KeytermsTooOften as error:
+        return projector.no_context(ConfigureCode.ALREADY_PENDING, str(error))
+
+
+def rewind(
+    session: Session, projector: Projector, asked: Rewind, *, unbuilt: str | None = None
+) -> Sequence[Event] | bytes:
+    """Decode the last seconds again with more key terms; return the events, or the answer that refuses it."""
+    most_s = session.options.rewind_s
+    if not most_s:
+        why = "rewind: this stream keeps nothing to decode again; set rewind=10 in the query"
+        return projector.not_rewound(ConfigureCode.NOT_SUPPORTED, why)
+    if not 0 < asked.seconds <= most_s:
+        why = f"seconds: {asked.seconds:g} is not valid; must be above 0 and at most {most_s:g} (rewind)"
+        return projector.not_rewound(ConfigureCode.NOT_SUPPORTED, why)
+    if unbuilt is not None:
+        return projector.not_rewound(ConfigureCode.ALREADY_PENDING, unbuilt)
+    try:
+        return session.rewind(asked.seconds, asked.keyterms, asked.channel)
+    except KeytermsTooOften as error:
+        return projector.not_rewound(ConfigureCode.ALREADY_PENDING, str(error))
+    except BiasError as error:
+        return projector.not_rewound(ConfigureCode.KEYTERM_LIMIT_EXCEEDED, f"keyterms: {error}")

@@ -18,7 +18,7 @@ from server.errors import CLOSES, REFUSALS, TicketCode
 from server.protocols.deepgram import messages
 from server.protocols.deepgram.messages import Action
 from server.protocols.deepgram.parameters import PARAMETERS, Schema
-from server.protocols.deepgram.resume_messages import Resume, Resumed, ResumeRefused, TicketOut
+from server.protocols.deepgram.resumable import Resume, Resumed, ResumeRefused, TicketOut
 from server.protocols.openai.messages import ServerEvent
 from server.protocols.twilio.messages import CallEvent
 from tests.support.servers.live_server import LiveServer
