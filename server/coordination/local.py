@@ -10,6 +10,7 @@ from batching.capacity import Capacity, LatencyObjective
 from server.coordination.opening_rate import OpeningRate, automatic
 from server.coordination.quota import Lease, Quotas
 from server.coordination.retry_after import RetryAfter
+from server.coordination.slots import SlotLimits, Slots
 from server.coordination.used_tickets import TICKET_TTL_S, UsedTickets
 from server.errors import ServerFull
 from server.settings import Settings
@@ -25,8 +26,7 @@ class LocalCoordinator:
         self.quotas = Quotas()
         self.openings = OpeningRate(self._openings_per_s(settings))
         self.tickets = UsedTickets(TICKET_TTL_S, wall_clock)
-        self.machine = Machine()
-        self._rooms: dict[str, ModelRoom] = {}
+        self._slots: dict[str, Slots] = {}
         self._retry = RetryAfter()
         self._settings = settings
         self._clock = clock

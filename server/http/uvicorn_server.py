@@ -48,7 +48,6 @@ class HeadProtocol(BoundedHttpProtocol):
     ) -> None:
         """`arguments` and `options` are uvicorn's."""
         super().__init__(*arguments, **options)
-        self._on_request = on_request
         self._refuse = refuse
         self._timer: ClientTimer | None = None  # runs while waiting for a head
         self._head_bytes = 0

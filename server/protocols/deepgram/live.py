@@ -27,6 +27,7 @@ from server.protocols.deepgram.messages import (
 )
 from server.protocols.deepgram.projector import MAX_ECHO, Projector
 from server.recognition.events import Closed, Event, StepTiming
+from server.recognition.messages import RewindFinals
 from server.recognition.session import Session
 from server.streaming.closing import ConnectionEvent
 from server.streaming.connection import Connection, ConnectionContext
@@ -149,7 +150,7 @@ def _problem(session: Session, projector: Projector, asked: Configure) -> tuple[
         return None
     if projector.receipts is not None:
         return ConfigureCode.NOT_SUPPORTED, "keyterms: cannot be changed in a stream with receipts"
-    if asked.keyterms and not session.supports_keyterms:
+    if asked.keyterms and not session.keyterms.supported:
         code = ConfigureCode.KEYTERMS_NOT_SUPPORTED
         return code, "keyterms: not supported with greedy decoding; leave them out"
     return None
@@ -159,7 +160,7 @@ def in_context(session: Session, projector: Projector, said: str, *, unbuilt: st
     """Favor the rare words of what another speaker said; return the answer, which lists those in force."""
     if projector.receipts is not None:
         return projector.no_context(ConfigureCode.NOT_SUPPORTED, "text: not possible in a stream with receipts")
-    if not session.supports_keyterms:
+    if not session.keyterms.supported:
         why = "text: key terms are not supported with this model or decoder; leave it out"
         return projector.no_context(ConfigureCode.KEYTERMS_NOT_SUPPORTED, why)
     if unbuilt is not None:
@@ -184,7 +185,7 @@ def rewind(
     if unbuilt is not None:
         return projector.not_rewound(ConfigureCode.ALREADY_PENDING, unbuilt)
     try:
-        return session.rewind(asked.seconds, asked.keyterms, asked.channel)
+        return session.take(RewindFinals(asked.seconds, asked.keyterms, asked.channel))
     except KeytermsTooOften as error:
         return projector.not_rewound(ConfigureCode.ALREADY_PENDING, str(error))
     except BiasError as error:
