@@ -107,7 +107,7 @@ def test_a_call_with_two_channels_is_one_stream_of_two_channels(live_server: Sta
 
 def test_the_model_of_a_session_that_changes_it_is_recorded(live_server: Start, tmp_path: Path) -> None:
     server = live_server(model=two_models(), usage_log=tmp_path / "usage")
-    with dial(server, "realtime") as socket:
+    with connect(f"ws://{server.host}/v1/realtime?intent=transcription", proxy=None) as socket:
         update(socket, transcription={"model": "es"}, turn_detection=None)
         speak(socket, "hola")
         until_transcript(socket)
