@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import ModelConfig
-from model.mel import mel_filters
 from model.torch_model import TorchModel
-from model.torch_network.network import GRULayer, LogMel, Network
+from model.torch_network.network import GRULayer, Network
 from model.torch_network.traced import SlabStep
 from tests.support.needs import need_precision
 
@@ -124,27 +123,6 @@ def test_gru_scan_has_the_gradients_of_the_step_loop():
         assert torch.allclose(ours.double(), reference, atol=1e-5)
 
 
-def test_any_split_of_the_samples_gives_the_same_features():
-    features = LogMel(SMALL)
-    pcm = noise(2, 4)
-    whole, _ = features(pcm, torch.zeros(2, features.overlap, dtype=torch.int16))
-    overlap, parts = torch.zeros(2, features.overlap, dtype=torch.int16), []
-    for start in range(0, pcm.shape[1], SMALL.step_samples):
-        frames, overlap = features(pcm[:, start : start + SMALL.step_samples], overlap)
-        parts.append(frames)
-    assert torch.equal(torch.cat(parts, 1), whole)
-
-
-def test_a_tone_is_loudest_in_the_filter_that_covers_it():
-    config, filters = ModelConfig(), mel_filters(ModelConfig())
-    time = torch.arange(config.step_samples) / config.sample_rate
-    tone = (torch.sin(2 * torch.pi * 1_000 * time) * 8_000).to(torch.int16)[None]
-    features = LogMel(config)
-    energies, _ = features(tone, torch.zeros(1, features.overlap, dtype=torch.int16))
-    bin_of_tone = round(1_000 / config.sample_rate * config.fft_size)
-    assert int(energies[0, -1].argmax()) == filters[bin_of_tone].argmax()
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_row_is_bit_identical_in_every_batch(precision):
     """Alone (padded to min_rows) == anywhere in any batch, so transcripts do not depend on other streams."""
@@ -202,15 +180,6 @@ def test_the_step_in_slabs_is_bit_identical_to_the_network_and_stores_only_kept_
         for name, slab in slabs.items():
             before[name][rows[:kept]] = after[name][:kept]
             assert torch.equal(slab, before[name]), name
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_log_probs_are_float32_distributions_in_every_precision(precision):
-    need_precision(precision)
-    model = TorchModel.random(precision=precision)
-    log_probs, _ = model.step(noise(2, 1), model.network.fresh_state(2))
-    assert log_probs.dtype == torch.float32
-    assert torch.allclose(log_probs.exp().sum(-1), torch.ones(()), atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -81,16 +81,6 @@ def test_padding_reads_an_initial_state_and_writes_none() -> None:
         assert model.before["a"].tolist() == [[expected] * 2, [0, 0], [0, 0]]
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_later_batches_do_not_overwrite_returned_outputs(rows: int) -> None:
-    slots = TorchSlots(Passing({}), capacity=3, largest=3)
-    slots.inputs[:] = 1
-    first = slots.run(range(rows))
-    slots.inputs[:] = 2
-    slots.run(range(3))
-    assert first.tolist() == [[1] * 4] * rows
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 5)], ids=str)
 def test_states_of_any_dtype_and_shape_are_stored_and_moved_exactly(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -110,13 +100,6 @@ def test_states_of_any_dtype_and_shape_are_stored_and_moved_exactly(dtype: torch
     assert target.export(1) == bytes(target.state_bytes)
 
 
-def test_a_model_without_state_has_an_empty_one() -> None:
-    slots = TorchSlots(Passing({}), capacity=1, largest=1)
-    assert slots.export(0) == b""
-    slots.restore(0, b"")
-    slots.reset(0)
-
-
 def test_states_of_other_names_shapes_or_dtypes_and_wrong_numbers_of_output_rows_are_rejected() -> None:
     spec = {"a": RowSpec((3,), torch.float32)}
     for after in ({"b": torch.zeros(1, 3)}, {"a": torch.zeros(1, 5)}, {"a": torch.zeros(1, 3, dtype=torch.float64)}):
@@ -130,15 +113,6 @@ def test_states_of_other_names_shapes_or_dtypes_and_wrong_numbers_of_output_rows
 
     with pytest.raises(ValueError, match="for 4 rows of input"):
         TorchSlots(Short(min_rows=4), capacity=4, largest=4).run([0])
-
-
-def test_a_failed_step_raises_its_own_error_and_does_not_change_the_other_slots() -> None:
-    slots = TorchSlots(EchoStep(), capacity=3, largest=3)
-    run(slots, {0: 7})
-    with pytest.raises(ArithmeticError, match="negative"):
-        run(slots, {1: -1})
-    slots.reset(1)
-    assert run(slots, {1: 8, 0: 1}) == [[8, 1], [7, 2]]
 
 
 @pytest.mark.parametrize("lost", [True, False])

@@ -15,7 +15,7 @@ from model.ctc.search import layout as at
 from model.ctc.weights import DecodingWeights
 from model.decoder import decoder_of
 from model.lm.characters import LETTERS as COLUMNS
-from tests.support.decoding.beam_toys import FRAME_S, LETTERS, prefix_score, toy_lm, unknown
+from tests.support.decoding.beam_toys import FRAME_S, LETTERS, toy_lm
 from tests.support.decoding.ctc_symbols import log_probs, spell
 
 
@@ -110,39 +110,9 @@ def test_the_score_of_a_prefix(text, earned):
     assert score(bias, text, ended=False) == earned
 
 
-def test_the_end_of_a_text_subtracts_incomplete_phrases():
-    bias = Bias.of([("new york", 2.0)])
-    assert score(bias, "new", ended=False) == 6
-    assert score(bias, "new") == 0
-    assert score(bias, "new york") == 14
-
-
-def test_an_incomplete_phrase_may_be_the_beginning_of_another():
-    bias = Bias.of([("new york city", 1.0), ("york times", 1.0)])
-    assert score(bias, "new york times") == 9
-
-
 def test_phrases_are_spelled_as_the_model_spells():
     bias = Bias.of([("Café-Zürich!", 1.0), ("O’Neill", None), (" a  B ", 2.0)], 1.5)
     assert bias.phrases == (("cafe zurich", 1.0), ("o'neill", 1.5), ("a b", 2.0))
-
-
-@pytest.mark.parametrize(
-    ("phrase", "words"),
-    [
-        ("3M", "three m"),
-        ("5G", "five g"),
-        ("Windows 11", "windows eleven"),
-        ("24/7", "twenty four seven"),
-        ("H2O", "h two o"),
-        ("Łódź", "lodz"),
-        ("Ærø", "aero"),
-        ("10kg", "ten kilograms"),
-        ("打开WiFi", "打 开 wifi"),
-    ],
-)
-def test_phrases_keep_numbers_and_other_letters(phrase, words):
-    assert Bias.of([(phrase, 1.0)]).phrases == ((words, 1.0),)
 
 
 @pytest.mark.parametrize("phrase", ["Ἀθῆναι", "Москва", "서울", "plain שלום", "…", "?", "'"])
@@ -186,44 +156,6 @@ def doubt(text, place, rival, lead):
     share = 0.97 / (1 + np.exp(lead))
     rows[place, LETTERS.index(text[place])], rows[place, LETTERS.index(rival)] = np.log([share, 0.97 - share])
     return rows
-
-
-def text_with(rows, bias, lm=None, weights=WEIGHTS):
-    made = BeamDecoder(LETTERS, FRAME_S, beams=16, lm=lm, weights=weights)
-    state = made.start(0, bias)
-    made.advance([state], rows[None])
-    return " ".join(w.text for w in made.take(state))
-
-
-def test_a_key_term_wins_over_a_slightly_likelier_word_without_a_language_model():
-    rows = doubt("_cac_", 3, "b", 2.0)
-    assert text_with(rows, NO_BIAS) == "cab"
-    assert text_with(rows, Bias.of([("cac", 1.0)])) == "cac"
-    assert text_with(rows, Bias.of([("cac", 0.5)])) == "cab"  # earns 1.5, lacks 2
-    assert text_with(rows, Bias.of([("caca", 1.0)])) == "cab"  # not a whole word
-    assert text_with(rows, Bias.of([("cab", -1.0)])) == "cac"  # suppressed
-    assert text_with(rows, Bias.of([("ca", -5.0)])) == "cab"  # another word
-
-
-def test_an_unknown_word_of_a_key_term_costs_at_most_a_known_word_with_its_beginning():
-    """`cac` is unknown and starts like `cab`, which is known."""
-    lm, known = toy_lm(), toy_lm().score(["cab"], eos=False)[0]
-    cost = known - unknown(3, WEIGHTS), known - prefix_score("cac", lm, WEIGHTS)
-    assert cost[0] > 2.5
-    assert cost[1] < 0.5
-    rows = doubt("_cac_", 3, "b", 1.0)
-    assert text_with(rows, NO_BIAS, lm) == "cab"
-    assert text_with(rows, Bias.of([("cac", 0.6)]), lm) == "cac"  # 1.8 outweighs a lead of 1 and part of the cost
-    assert text_with(rows, Bias.of([("cac a", 0.6)]), lm) == "cab"  # incomplete: full cost of unknown words
-
-
-def test_streams_of_one_batch_have_their_own_key_terms():
-    made = BeamDecoder(LETTERS, FRAME_S, weights=WEIGHTS)
-    rows = doubt("_cac_", 3, "b", 2.0)
-    biases = [NO_BIAS, Bias.of([("cac", 1.0)]), Bias.of([("cab", 1.0)]), Bias.of([("caca", 1.0)])]
-    states = [made.start(0, bias) for bias in biases]
-    made.advance(states, np.stack([rows] * len(states)))
-    assert [made.take(state)[0].text for state in states] == ["cab", "cac", "cab", "cab"]
 
 
 def test_key_terms_may_change_while_a_word_is_open():

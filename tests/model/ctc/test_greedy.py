@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import ENGLISH
 from model.ctc.greedy import GreedyDecoder, best_path
 from tests.support.decoding.ctc_symbols import FRAME_S, VOCABULARY, log_probs, spell, symbols_lists
 
@@ -63,23 +62,6 @@ def test_streams_decoded_together_do_not_mix(rows):
         assert " ".join(w.text for w in decoder.words(state)) == expected
 
 
-def test_a_repeat_needs_a_blank_between():
-    decoder, state = decode(spell("aa_ab"))
-    assert [w.text for w in decoder.words(state)] == ["aab"]
-
-
-def test_word_times_span_first_to_last_letter():
-    decoder, state = decode(spell("__aab_ c_"))
-    first, second = decoder.words(state)
-    assert (first.start_s, first.end_s) == pytest.approx((2 * FRAME_S, 5 * FRAME_S))
-    assert (second.start_s, second.end_s) == pytest.approx((7 * FRAME_S, 8 * FRAME_S))
-
-
-def test_confidence_is_the_geometric_mean_of_the_letters():
-    decoder, state = decode(spell("ab"))
-    assert decoder.words(state)[0].confidence == pytest.approx(0.9, rel=1e-5)
-
-
 def test_skipped_frames_give_no_text_and_no_time():
     decoder, state = decode(spell("ca_b"), skip=2)
     assert [w.text for w in decoder.words(state)] == ["b"]
@@ -99,8 +81,3 @@ def test_revision_moves_only_with_the_words():
     assert state.revision == before
     decoder.advance([state], log_probs(spell("b"))[None])
     assert state.revision > before
-
-
-def test_the_english_vocabulary_has_a_blank_a_space_and_the_apostrophe():
-    assert ENGLISH[:3] == ("", " ", "'")
-    assert len(set(ENGLISH)) == 29

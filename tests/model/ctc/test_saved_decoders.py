@@ -18,7 +18,9 @@ from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder, SavesStates
 from model.ctc.rewind import RewindDecoder
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
+from tests.support.decoding.beam_toys import decoder as beam_decoder
 from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
+from tests.support.decoding.piece_toys import piece_decoder, spoken_pieces
 
 TERMS = [("abc", 2.0), ("cab ab", None), ("bb", -1.0)]
 STEP = 4  # frames
@@ -57,6 +59,23 @@ def run(
     return [*results, decoder.take(state)]
 
 
+def greedy(_beams: int = 8, *, lm: bool = True) -> GreedyDecoder:
+    return GreedyDecoder(LETTERS, FRAME_S)
+
+
+def phones(beams: int = 8, *, lm: bool = True) -> BeamDecoder:
+    return phone_decoder(beams)
+
+
+KINDS: dict[str, Any] = {
+    "letters": (beam_decoder, speech_like, TERMS),
+    "pieces": (piece_decoder, spoken_pieces, TERMS),
+    "phones": (phones, lambda seed, frames: speech_like(seed, frames, OUTPUTS), [("kay", 2.0), *TERMS]),
+    "greedy": (greedy, speech_like, []),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -66,42 +85,13 @@ def run(
     takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
     moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
 )
-def test_a_restored_beam_search_gives_the_same_results_to_the_bit(
-    *, seed: int, beams: int, with_lm: bool, terms: bool, takes: list[int | None], moves: set[int]
+def test_a_restored_decoder_gives_the_same_results_to_the_bit(
+    *, kind: str, seed: int, beams: int, with_lm: bool, terms: bool, takes: list[int | None], moves: set[int]
 ) -> None:
-    decoder = BeamDecoder(LETTERS, FRAME_S, beams=beams, lm=toy_lm() if with_lm else None)
-    rows = speech_like(seed, 100 * STEP)
-    bias = Bias.of(TERMS) if terms else NO_BIAS
+    make, speech, phrases = KINDS[kind]
+    decoder, rows = make(beams, lm=with_lm), speech(seed, 100 * STEP)
+    bias = Bias.of(phrases) if terms else NO_BIAS
     assert run(decoder, rows, bias, takes, moves) == run(decoder, rows, bias, takes, set())
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    beams=st.sampled_from((1, 2, 8, 64)),
-    terms=st.booleans(),
-    takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
-    moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
-)
-def test_a_restored_search_over_phones_gives_the_same_results_to_the_bit(
-    *, seed: int, beams: int, terms: bool, takes: list[int | None], moves: set[int]
-) -> None:
-    decoder = phone_decoder(beams)
-    rows = speech_like(seed, 100 * STEP, OUTPUTS)
-    bias = Bias.of([("kay", 2.0), ("cab ab", None), ("ba", -1.0)]) if terms else NO_BIAS
-    assert run(decoder, rows, bias, takes, moves) == run(decoder, rows, bias, takes, set())
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    takes=st.lists(st.sampled_from((None, 0, 1, 2)), max_size=3),
-    moves=st.sets(st.integers(0, 99), min_size=1, max_size=12),
-)
-def test_a_restored_greedy_decoder_gives_the_same_results(seed: int, takes: list[int | None], moves: set[int]) -> None:
-    decoder = GreedyDecoder(LETTERS, FRAME_S)
-    rows = speech_like(seed, 100 * STEP)
-    assert run(decoder, rows, NO_BIAS, takes, moves) == run(decoder, rows, NO_BIAS, takes, set())
 
 
 def test_a_restored_full_tree_is_compacted_at_the_same_frame() -> None:
@@ -117,35 +107,22 @@ def test_the_widest_beam_is_restored() -> None:
     assert run(decoder, rows, NO_BIAS, [None], {10, 40, 74}) == run(decoder, rows, NO_BIAS, [None], set())
 
 
-def beam_bytes() -> tuple[BeamDecoder, bytes]:
-    decoder = BeamDecoder(LETTERS, FRAME_S, beams=8, lm=toy_lm())
+def saved_by(kind: str) -> tuple[Any, bytes]:
+    make, speech, _ = KINDS[kind]
+    decoder = make()
     state = decoder.start(0)
-    decoder.advance([state], speech_like(1, 40)[None])
+    decoder.advance([state], speech(1, 40)[None])
     return decoder, decoder.save(state)
 
 
-def greedy_bytes() -> tuple[GreedyDecoder, bytes]:
-    decoder = GreedyDecoder(LETTERS, FRAME_S)
-    state = decoder.start(0)
-    decoder.advance([state], speech_like(1, 40)[None])
-    return decoder, decoder.save(state)
-
-
-def phone_bytes() -> tuple[BeamDecoder, bytes]:
-    decoder = phone_decoder()
-    state = decoder.start(0)
-    decoder.advance([state], speech_like(1, 40, OUTPUTS)[None])
-    return decoder, decoder.save(state)
-
-
-@pytest.mark.parametrize("made", [beam_bytes, phone_bytes, greedy_bytes])
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=300, deadline=None)
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), length=st.floats(0, 1))
 def test_changed_bytes_are_rejected_or_cause_no_write_out_of_bounds(
-    made: Any, place: float, flip: int, length: float
+    kind: str, place: float, flip: int, length: float
 ) -> None:
     """Tickets are authenticated, so only a bug can cause this: an error, never a write out of bounds."""
-    decoder, saved = made()
+    decoder, saved = saved_by(kind)
     broken = bytearray(saved)
     broken[int(place * len(broken))] ^= flip
     for data in (bytes(broken), saved[: int(length * len(saved))]):
@@ -153,15 +130,14 @@ def test_changed_bytes_are_rejected_or_cause_no_write_out_of_bounds(
             state = decoder.load(data)
         except ValueError:
             continue
-        rows = speech_like(2, 40, OUTPUTS if made is phone_bytes else len(LETTERS))
-        decoder.advance([state], rows[None])
+        decoder.advance([state], KINDS[kind][1](2, 40)[None])
         decoder.words(state)
         decoder.take(state)
 
 
-@pytest.mark.parametrize("made", [beam_bytes, phone_bytes, greedy_bytes])
-def test_another_version_is_rejected(made: Any) -> None:
-    decoder, saved = made()
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_version_is_rejected(kind: str) -> None:
+    decoder, saved = saved_by(kind)
     fields = msgspec.msgpack.decode(saved)
     with pytest.raises(ValueError, match=r"version|state"):
         decoder.load(msgspec.msgpack.encode([99, *fields[1:]]))

@@ -3,7 +3,6 @@
 import pytest
 
 from model.errors import MissingPackage
-from model.evaluation import normalization
 from model.evaluation.normalization import normalizer, one_sided, remedy
 from model.evaluation.scoring import score
 
@@ -92,7 +91,3 @@ def test_a_remedy_is_a_normalization_that_removes_the_difference():
     assert "--normalize basic" in remedy("none", "capitals")
     assert "--normalize english" in remedy("none", "digits")
     assert "--normalize english" in remedy("basic", "digits")
-
-
-def test_every_normalization_is_described():
-    assert set(normalization.DESCRIPTIONS) == {"none", "basic", "english"}

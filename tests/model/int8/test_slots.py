@@ -51,11 +51,6 @@ def test_outputs_are_those_of_the_simulation_in_torch(phones):
     assert np.median(difference) < 2e-3
 
 
-def test_probabilities_sum_to_one():
-    found = np.exp(alone(random_slots(), noise(1)[0]).astype(np.float64)).sum(axis=-1)
-    assert np.abs(found - 1).max() < 1e-6
-
-
 @pytest.mark.parametrize(("letters", "phones"), [(29, 1), (29, 41), (16, 15), (17, 64)])
 def test_probabilities_of_letters_and_of_phones_sum_to_one_each(letters, phones):
     """Widths at, below and above the boundaries of vectors and panels."""
@@ -153,42 +148,3 @@ def test_a_chunk_is_bit_identical_to_single_steps(steps, threads):
 def test_chunks_are_offered_up_to_the_rows_of_a_batch():
     for largest, lengths in ((1, [1]), (3, [1, 2]), (8, [1, 2, 4, 8]), (100, [1, 2, 4, 8])):
         assert random_slots(capacity=largest, largest=largest).chunk_steps == lengths
-
-
-def test_a_restored_state_continues_bit_identically():
-    pcm, slots = noise(1)[0], random_slots()
-    expected = alone(slots, pcm)
-    alone(slots, pcm[:3], slot=7)
-    state = slots.export(7)
-    assert len(state) == slots.state_bytes
-    other = random_slots()
-    other.restore(2, state)
-    for step in range(3, STEPS):
-        other.inputs[0] = pcm[step]
-        assert (other.run([2])[0] == expected[step]).all()
-
-
-def test_a_reset_slot_is_a_new_stream():
-    pcm, slots = noise(2), random_slots()
-    expected = alone(slots, pcm[0])
-    alone(slots, pcm[1], slot=3)
-    assert (alone(slots, pcm[0], slot=3) == expected).all()
-
-
-def test_slots_outside_the_batch_are_unchanged():
-    pcm, slots = noise(1)[0], random_slots()
-    alone(slots, pcm, slot=1)
-    before = slots.export(1)
-    alone(slots, pcm, slot=0)
-    alone(slots, pcm, slot=2)
-    assert slots.export(1) == before
-
-
-def test_outputs_are_unchanged_by_the_next_batch():
-    pcm, slots = noise(1)[0], random_slots()
-    slots.inputs[0] = pcm[0]
-    first = slots.run([0])
-    kept = first.copy()
-    slots.inputs[0] = pcm[1]
-    slots.run([0])
-    assert (first == kept).all()

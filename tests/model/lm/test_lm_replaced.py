@@ -45,15 +45,3 @@ def test_a_served_model_whose_file_is_replaced_keeps_its_scores(tmp_path, name, 
         [sys.executable, "-c", PROGRAM, str(path), damage], capture_output=True, text=True, timeout=100, check=False
     )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
-
-
-def test_a_cache_that_is_truncated_while_in_use_does_not_end_the_process(tmp_path):
-    from model.lm.language_model import LanguageModel
-
-    source = tmp_path / "small.arpa"
-    source.write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-2\t<unk>\n-99\t<s>\n-1\t</s>\n-1\ta\n\n\\end\\\n")
-    model = LanguageModel.load(source, cache_dirs=[tmp_path])
-    before = model.score(["a"])
-    (cache,) = tmp_path.glob("*.lm")
-    cache.write_bytes(b"")
-    assert model.score(["a"]) == before

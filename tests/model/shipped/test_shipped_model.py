@@ -7,7 +7,6 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +15,7 @@ from batching.engine import Engine
 from batching.events import BatchDone
 from model import checkpoint
 from model.acoustic import load_model
-from model.ctc.greedy import best_path
-from model.decoder import decoder_of
+from model.decoder import make_decoder
 from model.evaluation.scoring import by_source
 from model.recordings import read_pcm
 from server.settings import Settings
@@ -161,28 +159,6 @@ def test_log_probs_are_bit_identical_alone_and_in_any_batch(precision):
     for index in (0, 5, len(recordings) - 1):
         (alone,) = through_engine(model, [recordings[index]])
         assert np.array_equal(alone, together[index])
-
-
-def test_log_probs_are_bit_identical_with_fixed_tiles():
-    model = load_model(precision="fp32")  # in 8 bits there are no tiles to fix
-    recordings = [read_pcm(u.audio) for u in samples()[:6]]
-    together = through_engine(model, recordings, tile_rows=16)
-    (alone,) = through_engine(model, recordings[:1], tile_rows=16)
-    assert np.array_equal(alone, together[0])
-
-
-def test_whole_utterance_and_steps_agree_on_real_speech():
-    """One call over the whole recording, compared with 80 ms steps: in float32 the same text."""
-    model = load_model(precision="fp32")
-    config = model.config
-    for utterance in samples()[:4]:
-        pcm = read_pcm(utterance.audio)
-        padded = np.zeros(-(-len(pcm) // config.step_samples) * config.step_samples, np.int16)
-        padded[: len(pcm)] = pcm
-        whole, _ = model.step(torch.from_numpy(padded)[None], model.network.fresh_state(1))
-        (stepped,) = through_engine(model, [padded])
-        assert np.abs(whole[0].numpy() - stepped).max() < 1e-3
-        assert best_path(whole[0].numpy(), config.vocabulary) == best_path(stepped, config.vocabulary)
 
 
 def test_the_shipped_checkpoint_is_small_and_holds_its_recipe(model):

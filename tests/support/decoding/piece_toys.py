@@ -7,10 +7,12 @@ from itertools import product
 
 import numpy as np
 
+from model.ctc.beam import BeamDecoder
 from model.ctc.tokens import Tokens
-from tests.support.decoding.beam_toys import words_score
+from tests.support.decoding.beam_toys import FRAME_S, speech_like, toy_lm, words_score
 
 PIECES = ("<blk>", "<unk>", "▁", "▁a", "▁ab", "a", "b", "ba", "▁c", "ab")
+SYMBOLS = (*PIECES[1:], "<blk>")
 
 
 def tokens_of(symbols: tuple[str, ...]) -> Tokens:
@@ -70,3 +72,12 @@ def best_texts(totals, lm, weights, term=(), boost=0.0):
     scores = {key: total + worth(words_of(key)) for key, total in totals.items()}
     most = max(scores.values())
     return {" ".join(words_of(key)) for key, score in scores.items() if score >= most - 1e-5}
+
+
+def piece_decoder(beams=8, *, lm=True, symbols=SYMBOLS, **options):
+    return BeamDecoder(tokens_of(symbols), FRAME_S, beams=beams, lm=toy_lm() if lm else None, **options)
+
+
+def spoken_pieces(seed: int, frames: int) -> np.ndarray:
+    """Log-probabilities (T, V) that resemble speech, with the blank last."""
+    return np.ascontiguousarray(np.roll(speech_like(seed, frames, len(SYMBOLS)), -1, axis=1))

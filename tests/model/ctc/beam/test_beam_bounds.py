@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
@@ -49,16 +49,6 @@ def test_letters_beyond_the_longest_word_count_as_blank():
     assert [w.text for w in made.take(state)] == ["a" * 48]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("beams", [1, 8])
-def test_frames_that_are_not_a_distribution_are_ignored(value, beams):
-    made, state = decoded("_ab", beams)
-    made.advance([state], np.full((1, 3, len(LETTERS)), value, np.float32))
-    assert state.frames == 6
-    made.advance([state], log_probs(spell("_b"))[None])
-    assert [w.text for w in made.take(state)] == ["abb"]
-
-
 @given(seeds, st.sampled_from([1, 4]), st.sampled_from([np.nan, np.inf, -np.inf, -1e30]), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_invalid_log_probs_affect_their_own_stream_for_a_short_time_only(seed, beams, value, with_lm):
@@ -92,22 +82,6 @@ def test_a_vocabulary_of_the_blank_alone_gives_no_text():
     assert (made.take(state), state.frames, state.silence_frames) == ((), 5, 5)
 
 
-@given(seeds, st.sampled_from([1, 8]))
-@settings(max_examples=40, deadline=None)
-def test_replacing_key_terms_and_restoring_them_changes_nothing(seed, beams):
-    """Only while no word is committed: committed words are not rescored, and later start no key term."""
-    first, other = Bias.of([("a b", 3.0), ("cab", 2.0)]), Bias.of([("ab", 2.0)])
-    made, rows = decoder(beams), speech_like(seed, 30)
-    state, never = made.start(0, first), made.start(0, first)
-    made.advance([state, never], np.stack([rows[:10]] * 2))
-    assume(not made.stable_words(state))
-    made.set_bias(state, other)
-    made.set_bias(state, first)
-    assert seen(made, state) == seen(made, never)
-    made.advance([state, never], np.stack([rows[10:]] * 2))
-    assert [w.text for w in made.take(state)] == [w.text for w in made.take(never)]
-
-
 def test_a_released_state_is_rejected():
     made, state = decoded("ab")
     made.words(state)  # cached in the state
@@ -127,27 +101,20 @@ def test_log_probs_of_another_shape_are_rejected(shape):
         made.advance([state], np.zeros(shape, np.float32))
 
 
-UNFIT = [(0, LETTERS), (1_025, LETTERS), (4, ()), (4, ("a", "b")), (4, ("", "ab")), (4, ("", ""))]
+UNFIT = [
+    *(({"beams": beams}, "beams") for beams in (0, 1_025)),
+    *(({"vocabulary": symbols}, None) for symbols in ((), ("a", "b"), ("", "ab"), ("", ""))),
+    *(({"reach": reach}, "reach") for reach in (0, -1, np.nan)),
+    *(({"kept_share": share}, r"kept_symbols must be 1 to 63, .* kept_share above 0") for share in (0, 1.1, np.nan)),
+    ({"kept_symbols": 0}, "kept_symbols must be 1 to 63"),
+    ({"kept_symbols": 64, "vocabulary": ["", *map(chr, range(0x4E00, 0x4E00 + 80))]}, "kept_symbols must be 1 to 63"),
+]
 
 
-@pytest.mark.parametrize(("beams", "vocabulary"), UNFIT)
-def test_unsupported_beams_and_vocabularies_are_rejected(beams, vocabulary):
-    with pytest.raises(ValueError):
-        BeamDecoder(vocabulary, FRAME_S, beams=beams)
-
-
-@pytest.mark.parametrize(
-    "options", [{"kept_share": 0}, {"kept_share": 1.1}, {"kept_share": np.nan}, {"kept_symbols": 0}]
-)
-def test_a_frame_keeps_at_least_one_symbol(options):
-    with pytest.raises(ValueError, match=r"kept_symbols must be 1 to 63, .* kept_share above 0 and at most 1"):
-        BeamDecoder(LETTERS, FRAME_S, **options)
-
-
-@pytest.mark.parametrize("reach", [0, -1, np.nan])
-def test_a_reach_that_would_drop_the_best_is_rejected(reach):
-    with pytest.raises(ValueError, match="reach"):
-        BeamDecoder(LETTERS, FRAME_S, reach=reach)
+@pytest.mark.parametrize(("options", "reason"), UNFIT)
+def test_unsupported_settings_are_rejected(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        BeamDecoder(**{"vocabulary": LETTERS, "frame_s": FRAME_S, **options})
 
 
 def test_a_stream_takes_a_known_amount_of_memory_in_proportion_to_its_beams():
@@ -175,30 +142,3 @@ def test_hypotheses_beyond_the_reach_are_dropped(seed, beams):
 def test_weights_that_are_not_finite_or_too_large_are_rejected(weights):
     with pytest.raises(ValueError, match=next(iter(weights))):
         DecodingWeights(**weights)
-
-
-@pytest.mark.parametrize("bonus", [-9, 9])
-def test_warming_up_writes_words_whether_or_not_there_are_any(bonus, monkeypatch):
-    from model.ctc.search import kernel
-
-    calls, write_best = [], kernel.write_best
-    monkeypatch.setattr(kernel, "write_best", lambda *arguments: calls.append(arguments) or write_best(*arguments))
-    decoder(weights=DecodingWeights(word_bonus=bonus)).warm_up()
-    assert calls
-
-
-def test_warming_up_leaves_nothing_to_compile():
-    from model.ctc.search import kernel
-
-    made = decoder()
-    made.warm_up()
-    entries = [kernel.start_stream, kernel.advance_streams, kernel.write_best, kernel.take_words]
-    entries += [kernel.take_text, kernel.set_terms]
-    before = [len(entry.signatures) for entry in entries]
-    state = made.start(3, Bias.of([("ab", 1.0)]))
-    made.advance([state], speech_like(2, 100)[None])
-    made.words(state)
-    made.take(state, 1)
-    made.set_bias(state, NO_BIAS)
-    made.take(state)
-    assert [len(entry.signatures) for entry in entries] == before == [1] * len(entries)

@@ -1,4 +1,4 @@
-"""A sufficiently wide beam finds the best text: compared with the sum over all alignments."""
+"""A sufficiently wide beam finds the best text, over letters and over pieces: compared with the sum over alignments."""
 
 import math
 
@@ -10,14 +10,13 @@ from model.ctc import beam
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.weights import DecodingWeights
-from tests.support.decoding.beam_toys import FRAME_S, all_texts, penalised, random_log_probs, toy_lm, words_score
+from tests.support.decoding.beam_toys import FRAME_S, all_texts, penalised, random_log_probs, toy_lm
+from tests.support.decoding.piece_toys import PIECES, all_sequences, best_texts, tokens_of
 
-VOCABULARIES = [("", " ", "a"), ("", "a", "b"), ("", " ", "a", "b"), ("", "b", "a", " "), ("", "c", " ", "a", "b")]
+LETTERS = [("", " ", "a"), ("", "a", "b"), ("", " ", "a", "b"), ("", "b", "a", " "), ("", "c", " ", "a", "b")]
 WIDE = 2_000  # more than there are prefixes of up to six of the four symbols
-LONGEST = {3: 6, 4: 6, 5: 5}  # frames by symbols: at most 5^5 alignments
+FRAMES = {3: 6, 4: 6, 5: 5, 6: 4}  # by symbols: at most 5^5 alignments
 
-seeds = st.integers(0, 2**32 - 1)
-vocabularies = st.sampled_from(VOCABULARIES)
 all_weights = st.builds(
     DecodingWeights,
     lm_weight=st.sampled_from([0.0, 0.4, 1.0]),
@@ -27,73 +26,35 @@ all_weights = st.builds(
     keyterm_boost=st.sampled_from([0.5, 1.5]),
     blank_penalty=st.sampled_from([0.0, 1.2]),
 )
+phrases = st.sampled_from(["", "a", "ab", "ba", "bb", "aab", "aa b", "a a", "b a", "ab a", "a b", "c ab", "cab", "abb"])
 
 
-@pytest.fixture(autouse=True)
-def wide_beams(monkeypatch):
-    monkeypatch.setattr(beam, "MAX_BEAMS", WIDE)
+@st.composite
+def piece_lists(draw):
+    """Three to six symbols with the blank at any index."""
+    others = draw(st.lists(st.sampled_from(PIECES[1:]), min_size=2, max_size=5, unique=True))
+    return tuple(draw(st.permutations(["<blk>", *others])))
 
 
-def found(log_probs, vocabulary, weights, lm=None, bias=NO_BIAS):
-    decoder = BeamDecoder(vocabulary, FRAME_S, beams=WIDE, lm=lm, weights=weights, kept_share=1.0, reach=math.inf)
-    state = decoder.start(0, bias)
-    decoder.advance([state], log_probs[None])
-    return " ".join(word.text for word in decoder.take(state))
-
-
-def drawn(data, vocabulary):
-    frames = data.draw(st.integers(1, LONGEST[len(vocabulary)]))
-    return random_log_probs(data.draw(seeds), frames, len(vocabulary), data.draw(st.sampled_from([0.3, 1.0, 3.0])))
-
-
-def holds(log_probs, vocabulary, weights, text, worth):
-    """Check that no text scores more than the one found, except for rounding."""
-    read = penalised(log_probs, weights)
-    scores = {t: log_p + worth(t.split()) for t, log_p in all_texts(read, vocabulary).items()}
-    assert text in scores
-    assert scores[text] >= max(scores.values()) - 1e-5
-
-
-@given(st.data(), vocabularies, all_weights)
-@settings(max_examples=60, deadline=None)
-def test_the_best_text_without_a_language_model(data, vocabulary, weights):
-    log_probs = drawn(data, vocabulary)
-    text = found(log_probs, vocabulary, weights)
-    holds(log_probs, vocabulary, weights, text, lambda words: words_score(words, None, weights, set()))
-
-
-@given(st.data(), vocabularies, all_weights)
-@settings(max_examples=100, deadline=None)
-def test_the_best_text_with_a_language_model(data, vocabulary, weights):
-    log_probs, lm = drawn(data, vocabulary), toy_lm()
-    text = found(log_probs, vocabulary, weights, lm)
-    holds(log_probs, vocabulary, weights, text, lambda words: words_score(words, lm, weights, set()))
-
-
-@given(
-    st.data(),
-    vocabularies,
-    all_weights,
-    st.sampled_from(["a", "ab", "bb", "aa b", "a a", "b a", "abb"]),
-    st.sampled_from([-2.0, 0.5, 1.0, 3.0]),
-    st.booleans(),
-)
-@settings(max_examples=150, deadline=None)
-def test_the_best_text_with_a_key_term(data, vocabulary, weights, phrase, weight, with_lm):  # noqa: PLR0917
-    log_probs, lm = drawn(data, vocabulary), toy_lm() if with_lm else None
-    term = phrase.split()
-
-    def worth(words):
-        places, place = [], 0
-        while place < len(words):
-            if words[place : place + len(term)] == term:
-                places.append(place)
-                place += len(term)
-            else:
-                place += 1
-        earned = len(places) * weight * weights.keyterm_boost * sum(map(len, term))
-        forgiven = {p + i for p in places for i in range(len(term))} if weight > 0 else set()
-        return words_score(words, lm, weights, forgiven) + earned
-
-    text = found(log_probs, vocabulary, weights, lm, Bias.of([(phrase, weight)]))
-    holds(log_probs, vocabulary, weights, text, worth)
+@pytest.mark.parametrize("kind", ["letters", "pieces"])
+@settings(max_examples=250, deadline=None)
+@given(data=st.data(), weights=all_weights, phrase=phrases, boost=st.sampled_from([-2.0, 0.5, 3.0]), lm=st.booleans())
+def test_the_best_text(kind, data, weights, phrase, boost, lm):  # noqa: PLR0917
+    symbols = data.draw(piece_lists() if kind == "pieces" else st.sampled_from(LETTERS))
+    frames = data.draw(st.integers(1, FRAMES[len(symbols)]))
+    sharpness = data.draw(st.sampled_from([0.3, 1.0, 3.0]))
+    log_probs = random_log_probs(data.draw(st.integers(0, 2**32 - 1)), frames, len(symbols), sharpness)
+    language_model = toy_lm() if lm else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beam, "MAX_BEAMS", WIDE)
+        vocabulary = tokens_of(symbols) if kind == "pieces" else symbols
+        options = {"beams": WIDE, "lm": language_model, "weights": weights, "kept_share": 1.0, "reach": math.inf}
+        made = BeamDecoder(vocabulary, FRAME_S, **options)
+        state = made.start(0, Bias.of([(phrase, boost)]) if phrase else NO_BIAS)
+        made.advance([state], log_probs[None])
+    if kind == "pieces":
+        totals = all_sequences(penalised(log_probs, weights, symbols.index("<blk>")), symbols)
+    else:
+        totals = {tuple(text): total for text, total in all_texts(penalised(log_probs, weights), symbols).items()}
+    found = " ".join(word.text for word in made.take(state))
+    assert found in best_texts(totals, language_model, weights, tuple(phrase.split()), boost)

@@ -1,4 +1,4 @@
-"""Beam search over word pieces: splits, saved states, stable words, key terms, errors."""
+"""Beam search over word pieces: where it differs from one over letters, and errors."""
 
 import numpy as np
 import pytest
@@ -7,26 +7,14 @@ from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.greedy import GreedyDecoder
 from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.errors import VocabularyError
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, PLAIN, random_log_probs, seen, speech_like, toy_lm
-from tests.support.decoding.piece_toys import PIECES, log_probs_of, tokens_of
+from tests.support.decoding.piece_toys import SYMBOLS, log_probs_of
+from tests.support.decoding.piece_toys import piece_decoder as decoder
 
-SYMBOLS = (*PIECES[1:], "<blk>")  # the blank last
-seeds = st.integers(0, 2**32 - 1)
 biases = st.sampled_from([NO_BIAS, Bias.of([("cab", 1.0)]), Bias.of([("a b", 2.0), ("bab", None), ("ab", -1.0)])])
-
-
-def decoder(beams=8, *, lm=True, symbols=SYMBOLS, **options):
-    return BeamDecoder(tokens_of(symbols), FRAME_S, beams=beams, lm=toy_lm() if lm else None, **options)
-
-
-def spoken(seed, frames, symbols=SYMBOLS):
-    """Return speech-like log-probs with the blank at its index in the vocabulary."""
-    rows = speech_like(seed, frames, len(symbols))
-    return np.ascontiguousarray(np.roll(rows, symbols.index("<blk>"), axis=1))
 
 
 def texts(made, rows, bias=NO_BIAS):
@@ -35,7 +23,7 @@ def texts(made, rows, bias=NO_BIAS):
     return [word.text for word in made.take(state)]
 
 
-@given(seeds, st.sampled_from([1, 8, 64]), st.booleans(), biases)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 8, 64]), st.booleans(), biases)
 @settings(max_examples=40, deadline=None)
 def test_pieces_of_one_letter_give_what_characters_give_to_the_bit(seed, beams, with_lm, bias):
     lm, rows = toy_lm() if with_lm else None, speech_like(seed, 120)
@@ -56,60 +44,6 @@ def test_pieces_of_one_letter_give_what_characters_give_to_the_bit(seed, beams, 
 
 def _with(word, fold):
     return type(word)(fold(word.text), word.start_s, word.end_s, word.confidence)
-
-
-@given(seeds, st.integers(1, 200), st.sampled_from([1, 2, 8, 33]), biases, st.data())
-@settings(max_examples=50, deadline=None)
-def test_any_split_of_the_frames_and_any_batch_give_the_same_to_the_bit(seed, frames, beams, bias, data):
-    made, rows = decoder(beams), spoken(seed, frames)
-    whole, split, other = made.start(2, bias), made.start(2, bias), made.start(0)
-    made.advance([whole], rows[None])
-    for part in np.split(rows, sorted(data.draw(st.lists(st.integers(0, frames), max_size=12)))):
-        made.advance([other, split], np.stack([part[::-1], part]))
-        made.words(split)
-    assert seen(made, split) == seen(made, whole)
-    assert made.take(split) == made.take(whole)
-
-
-@given(seeds, st.sampled_from([1, 4, 16, 64]), st.booleans(), biases, st.sets(st.integers(0, 59), min_size=1))
-@settings(max_examples=50, deadline=None)
-def test_stable_words_never_change_and_a_restored_state_continues_bit_identically(seed, beams, with_lm, bias, moves):
-    made, rows = decoder(beams, lm=with_lm), spoken(seed, 240)
-    state, kept, taken, shown = made.start(0, bias), made.start(0, bias), [], []
-    for number, part in enumerate(np.split(rows, 60)):
-        for each in (state, kept):
-            made.advance([each], part[None])
-        if number in moves:
-            saved = made.save(state)
-            assert made.save(state) == saved
-            made.release(state)
-            state = made.load(saved, bias)
-        assert seen(made, state) == seen(made, kept)
-        words = made.words(state)
-        now = [*taken, *words[: made.stable_words(state)]]
-        assert now[: len(shown)] == shown
-        shown = now
-        if number % 13 == 12:
-            count = [1, 2, None][number % 3]
-            taken += made.take(state, count)
-            assert made.take(kept, count) == tuple(taken[len(taken) - len(words[:count]) :]) or count is None
-            shown = [*taken, *made.words(state)[: made.stable_words(state)]]
-    assert made.take(state) == made.take(kept)
-
-
-@given(st.lists(st.sampled_from(["_", "_", "▁a", "▁ab", "a", "b", "ba", "▁c", "▁"]), min_size=1, max_size=50))
-@settings(max_examples=100, deadline=None)
-def test_clear_speech_gives_the_text_of_the_greedy_decoder(pieces):
-    rows = log_probs_of(SYMBOLS, pieces, certainty=0.999)
-    beam, greedy = decoder(lm=False, weights=PLAIN), GreedyDecoder(tokens_of(SYMBOLS), FRAME_S)
-    one, other = beam.start(0), greedy.start(0)
-    beam.advance([one], rows[None])
-    greedy.advance([other], rows[None])
-    for a, b in zip(beam.words(one), greedy.words(other), strict=True):
-        assert (a.text, a.start_s, a.end_s) == (b.text, b.start_s, b.end_s)
-        assert a.confidence == pytest.approx(b.confidence)
-    assert (one.frames, one.silence_frames, one.has_text) == (other.frames, other.silence_frames, other.has_text)
-    assert beam.stable_words(one) <= greedy.stable_words(other)
 
 
 def test_a_word_is_stable_once_the_next_has_begun_in_all_hypotheses():
@@ -145,22 +79,6 @@ def test_a_single_hypothesis_takes_the_piece_whose_letters_score_best(with_lm):
     assert texts(decoder(1, lm=with_lm, weights=DecodingWeights(**weights)), rows) == ["cab", "a"]
 
 
-NAMES = ("<blk>", "▁I", "▁SH", "I", "V", "A", "UGH", "N", "▁SA", "W", "<unk>", "<sos/eos>")
-
-
-def test_a_key_term_spelled_by_pieces_wins_over_likelier_pieces():
-    rows = log_probs_of(NAMES, ["▁SA", "W", "_", "▁SH", "I", "V", "A", "UGH", "N", "_"], certainty=0.9)
-    for place, rival in ((5, "W"), (8, "_")):
-        rows[place] = np.log(1e-3)
-        rows[place, NAMES.index(("▁SA", "W", "_", "▁SH", "I", "V", "A", "UGH", "N")[place])] = np.log(0.2)
-        rows[place, 0 if rival == "_" else NAMES.index(rival)] = np.log(0.79)
-    made = decoder(64, symbols=NAMES, lm=False)
-    assert texts(made, rows) == ["SAW", "SHIWAUGH"]
-    assert texts(made, rows, Bias.of([("Shivaughn", 1.0)])) == ["SAW", "SHIVAUGHN"]
-    assert texts(made, rows, Bias.of([("saw shivaughn", 1.0)])) == ["SAW", "SHIVAUGHN"]
-    assert texts(made, rows, Bias.of([("Shivaughnessy", 1.0)])) == ["SAW", "SHIWAUGH"]
-
-
 @pytest.mark.parametrize("special", ["<unk>", "▁<unk>", "<sos/eos>", "[PAD]"])
 def test_specials_are_never_written(special):
     symbols = ("<blk>", special, "▁a", "b")
@@ -191,12 +109,6 @@ REFUSED = [
 def test_symbols_that_cannot_be_spelled_are_rejected(symbols, with_lm, why):
     with pytest.raises(VocabularyError, match=why):
         decoder(symbols=symbols, lm=with_lm)
-
-
-def test_more_kept_symbols_than_bits_are_rejected():
-    symbols = ("<blk>", *(f"▁{a}{b}" for a in "abcdefgh" for b in "abcdefgh"))
-    with pytest.raises(ValueError, match="kept_symbols must be 1 to 63, not 64"):
-        decoder(symbols=symbols, kept_symbols=64)
 
 
 @pytest.mark.parametrize("beams", [1, 4, 64])
