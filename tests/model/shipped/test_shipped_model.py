@@ -15,7 +15,7 @@ from batching.engine import Engine
 from batching.events import BatchDone
 from model import checkpoint
 from model.acoustic import load_model
-from model.decoder import make_decoder
+from model.decoder import decoder_of
 from model.evaluation.scoring import by_source
 from model.recordings import read_pcm
 from server.settings import Settings
