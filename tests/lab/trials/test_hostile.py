@@ -20,7 +20,7 @@ from tests.support.needs import need_ipv6
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
 from tutti_asr_lab.trials.hostile.containers import broken
-from tutti_asr_lab.trials.hostile.raw_connection import Tally
+from tutti_asr_lab.trials.hostile.raw_connection import Tally, perform
 from tutti_asr_lab.trials.hostile.swarm import OF_KIND, Attack, Script, attack, target_at
 from tutti_asr_lab.trials.leftovers import IdleFigures, judge_leftovers
 from tutti_asr_lab.trials.scenarios.hostile import MEMORY_SHARE, Plan, errors_in, judge, total
@@ -93,7 +93,9 @@ def test_each_attack_ends_without_a_problem(live_server: Start, chosen: Attack) 
 
     async def play() -> None:
         target = target_at(f"ws://{server.host}", KEY, tally)
-        await asyncio.gather(*(chosen(target, random.Random(seed)) for seed in range(3)))
+        for seed in range(3):
+            rng = random.Random(seed)
+            await perform(target, chosen(target, rng), rng)
 
     asyncio.run(play())
     assert tally.messages

@@ -1,4 +1,4 @@
-"""Broken audio containers, live and uploaded: wrong, endless or empty headers, and damage."""
+"""Broken audio containers, and recordings that cost much: wrong, endless or empty headers, damage, tiny packets."""
 
 from __future__ import annotations
 
@@ -6,43 +6,10 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 
-from loadtest.generator.frames import BINARY, masked
-from tutti_asr_lab.trials.hostile.raw_connection import Target
-
 OPUS_HEAD = b"OpusHead\x01\x01\0\0\x80\xbb\0\0\0\0\0"
 OPEN = (1 << 56) - 1  # EBML element of unknown size
-LIVE_BYTES = 200_000  # sent of one container
+MARKS = (b"\xff", b"#!AMR\n", b"fLaC\0\0\0\x22", b"OggS", b"RIFF\0\0\0\0WAVE", b"ID3\4\0\0\0\0\0\0", b"\xff\xfb\x90\0")
 SIZES = (0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 100_000)
-
-
-async def live_container(target: Target, rng: random.Random) -> None:
-    """Send a broken container in messages of any size, with any kind of end."""
-    content = broken(target.file, target.audio, rng)[:LIVE_BYTES]
-    path = rng.choice(("/v1/listen", "/v1/listen", "/v1/listen?encoding=flac", "/v1/listen?encoding=ogg-opus"))
-    async with target.dial() as line:
-        if not await line.open_stream(path):
-            return
-        size = rng.choice((500, 4_000, 60_000))
-        for at in range(0, len(content), size):
-            if not await line.send(masked(BINARY, content[at : at + size])):
-                break
-        if rng.random() < 0.5:
-            await line.say('{"type":"CloseStream"}')
-            await line.until_closed()
-        elif rng.random() < 0.5:
-            line.reset()
-
-
-async def uploaded_container(target: Target, rng: random.Random) -> None:
-    """Upload a broken container."""
-    body = broken(target.file, target.audio, rng)[:LIVE_BYTES]
-    head = f"POST /v1/listen HTTP/1.1\r\nHost: x\r\nAuthorization: Token {target.key}\r\n"
-    head += f"Content-Length: {len(body)}\r\n\r\n"
-    async with target.dial() as line:
-        if await line.send(head.encode() + body):
-            if rng.random() < 0.5:
-                line.half_close()
-            await line.answer()
 
 
 def broken(file: bytes, audio: bytes, rng: random.Random) -> bytes:
@@ -114,3 +81,47 @@ def element(name: int, body: bytes, size: int | None = None) -> bytes:
     """Return an EBML element with a size field of eight bytes, which holds `size` if it is given."""
     identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
     return identifier + ((1 << 56) | (len(body) if size is None else size)).to_bytes(8, "big") + body
+
+
+def hostile_body(file: bytes, audio: bytes, rng: random.Random) -> bytes:
+    """Return a recording that is long to search, to open or to decode."""
+    return rng.choice((_marks, _eight_channels, _adpcm, _bomb, _mutated, broken))(file, audio, rng)
+
+
+def _marks(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
+    return rng.choice(MARKS) * rng.choice((1_000, 20_000))
+
+
+def _eight_channels(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
+    bits, channels = rng.choice((16, 32, 64)), rng.choice((8, 9, 255))
+    frame = channels * bits // 8
+    form = struct.pack("<HHIIHH", rng.choice((1, 3)), channels, 48_000, 48_000 * frame, frame, bits)
+    return _riff(form, audio[: 100 * frame])
+
+
+def _adpcm(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
+    """Return an ADPCM WAV whose blocks, coefficients or chunks are not what it says."""
+    form = struct.pack(
+        "<HHIIHH", rng.choice((2, 17)), rng.choice((1, 2)), 16_000, 8_000, rng.choice((1, 256, 65_535)), 4
+    )
+    form += struct.pack("<HHH", rng.choice((4, 32)), rng.choice((0, 500, 65_535)), rng.choice((0, 7, 65_535)))
+    lying = b"LIST" + struct.pack("<I", rng.choice((0, 3, 50, 2**31 - 1, 2**32 - 1))) + audio[:50]
+    return _riff(form, audio[:20_000], lying * rng.choice((1, 500)))
+
+
+def _bomb(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
+    """Return Opus packets of 120 ms in a byte or two each: an hour in 60 kB."""
+    pages = [ogg_page([b"\xfb\x06"] * 120, 0) for _ in range(rng.choice((10, 250)))]
+    return b"".join([ogg_page([OPUS_HEAD], 2), ogg_page([b"OpusTags" + bytes(8)], 0), *pages])
+
+
+def _mutated(file: bytes, audio: bytes, rng: random.Random) -> bytes:  # noqa: ARG001 - common signature
+    body = bytearray(file)
+    for _ in range(rng.randint(1, 30)):
+        body[rng.randrange(len(body))] = rng.randrange(256)
+    return bytes(body)
+
+
+def _riff(form: bytes, data: bytes, extra: bytes = b"") -> bytes:
+    chunks = b"fmt " + struct.pack("<I", len(form)) + form + extra + b"data" + struct.pack("<I", len(data)) + data
+    return b"RIFF" + struct.pack("<I", len(chunks) + 4) + b"WAVE" + chunks

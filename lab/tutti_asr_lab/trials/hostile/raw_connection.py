@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from loadtest.errors import BadFrame
 from loadtest.generator.frames import CLOSE, TEXT, FrameReader, masked
@@ -72,6 +74,69 @@ class Target:
         }
         lines = [f"{name}: {value}\r\n" for name, value in wanted.items() if value]
         return f"{method} {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode("latin-1", "replace")
+
+    def post(self, path: str, body: bytes, length: int | None = None, headers: str = "") -> bytes:
+        """Return a request with this body; its head may claim another length."""
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Token {self.key}\r\n{headers}"
+        return f"{head}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
+
+
+class End(Enum):
+    """How a hostile client ends its connection."""
+
+    ANY = auto()  # properly, by a reset or a half-close, or it waits for the server
+    LEAVE = auto()  # the same before a stream is open
+    CLOSE = auto()
+    RESET = auto()
+    WAIT = auto()  # up to a second
+    ANSWER = auto()  # after a response
+    HALF_ANSWER = auto()  # after a half-close and a response
+    NONE = auto()  # at once
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a hostile client does on one connection: a request, frames on the stream that it opens, and an end."""
+
+    request: bytes
+    frames: Sequence[bytes] = ()
+    end: End = End.LEAVE
+    blind: bool = False  # the frames follow at once, without a response
+    messages: int = 1  # for which a frame counts
+    pause_s: float = 0.0  # between frames
+    receive_buffer: int | None = None
+
+
+async def perform(target: Target, act: Act, rng: random.Random) -> None:
+    """Play an attack on a connection of its own."""
+    async with target.dial(receive_buffer=act.receive_buffer) as line:
+        sent = await line.send(act.request)
+        opened = act.blind or (sent and await line.answer() == 101)
+        if act.frames and not opened:
+            return
+        for frame in act.frames:
+            if not await line.send(frame, messages=act.messages):
+                break
+            await asyncio.sleep(act.pause_s)
+        await _end(line, act.end, rng)
+
+
+async def _end(line: Line, end: End, rng: random.Random) -> None:
+    way = rng.randrange(4) if end in {End.ANY, End.LEAVE} else -1
+    if end is End.CLOSE or (end is End.ANY and way == 0):
+        await line.say('{"type":"CloseStream"}')
+        await line.until_closed()
+    elif end is End.RESET or way == 1:
+        line.reset()
+    elif end is End.WAIT or (end is End.LEAVE and way == 0):
+        await line.until_closed(rng.random())
+    elif end in {End.ANSWER, End.HALF_ANSWER}:
+        if end is End.HALF_ANSWER:
+            line.half_close()
+        await line.answer()
+    elif way == 2:
+        line.half_close()
+        await line.until_closed(rng.random())
 
 
 class Line:

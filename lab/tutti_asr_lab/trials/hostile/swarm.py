@@ -9,7 +9,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -17,11 +17,10 @@ from urllib.parse import urlsplit
 import uvloop
 
 from loadtest.generator.recordings import cut, shipped_manifest
-from tutti_asr_lab.trials.hostile import bodies, containers, floods, streams, texts
-from tutti_asr_lab.trials.hostile import handshakes as early
-from tutti_asr_lab.trials.hostile.raw_connection import Tally, Target
+from tutti_asr_lab.trials.hostile import handshakes, streams
+from tutti_asr_lab.trials.hostile.raw_connection import Act, Tally, Target, perform
 
-Attack = Callable[[Target, random.Random], Awaitable[None]]
+Attack = Callable[[Target, random.Random], Act]
 
 ATTACK_WITHIN_S = 20.0
 """An attack takes a few seconds; a longer one waits for a response that is missing."""
@@ -29,13 +28,13 @@ NICENESS = 19
 """Real hostile clients use other machines; here they get only CPU time that the server does not need."""
 
 ATTACKS: Mapping[Attack, float] = {
-    early.garbage: 3, early.truncated: 3, early.slow_loris: 1, early.giant_head: 1, early.broken_handshake: 5,
-    early.bad_credentials: 5, early.bad_origin: 2, early.bad_query: 6, early.half_open: 1, early.bad_upload: 2,
-    early.bad_grant: 1, streams.random_frames: 5, streams.giant_messages: 0.5, streams.interleaved: 4,
-    streams.wrong_order: 4, streams.bad_texts: 5, streams.bad_media: 2, streams.odd_audio: 1, streams.deaf: 0.3,
-    streams.strange_close: 3, streams.impatient: 2, floods.pings: 0.5, floods.unsolicited_pongs: 0.3,
-    floods.empty_frames: 0.5, floods.tiny_fragments: 0.5, floods.early_pings: 0.2, floods.pipelined: 0.5,
-    containers.live_container: 3, containers.uploaded_container: 1,
+    handshakes.garbage: 3, handshakes.truncated: 3, handshakes.slow_loris: 1, handshakes.giant_head: 1,
+    handshakes.broken_handshake: 5, handshakes.bad_credentials: 5, handshakes.bad_origin: 2, handshakes.bad_query: 6,
+    handshakes.half_open: 1, handshakes.bad_upload: 2, handshakes.bad_grant: 1, streams.random_frames: 5,
+    streams.giant_messages: 0.5, streams.interleaved: 4, streams.wrong_order: 4, streams.bad_texts: 5,
+    streams.bad_media: 2, streams.odd_audio: 1, streams.deaf: 0.3, streams.strange_close: 3, streams.impatient: 2,
+    streams.pings: 0.5, streams.unsolicited_pongs: 0.3, streams.empty_frames: 0.5, streams.tiny_fragments: 0.5,
+    streams.early_pings: 0.2, handshakes.pipelined: 0.5, streams.live_container: 3, handshakes.uploaded_container: 1,
 }  # fmt: skip
 """Relative frequencies; attacks that make the server compute are rare, since that cost is not a fault."""
 
@@ -50,8 +49,13 @@ class Kind(StrEnum):
 
 OF_KIND: Mapping[Kind, Mapping[Attack, float]] = {
     Kind.MIXED: ATTACKS,
-    Kind.BODIES: {bodies.uploaded_body: 9, bodies.dribbled_body: 1},
-    Kind.TEXTS: {texts.damaged_json: 10, texts.long_contexts: 1, texts.new_key_terms: 2, texts.abandoned: 10},
+    Kind.BODIES: {handshakes.uploaded_body: 9, handshakes.dribbled_body: 1},
+    Kind.TEXTS: {
+        streams.damaged_json: 10,
+        streams.long_contexts: 1,
+        handshakes.new_key_terms: 2,
+        handshakes.abandoned: 10,
+    },
 }
 
 
@@ -71,12 +75,12 @@ async def attack(target: Target, script: Script, clock: Callable[[], float]) -> 
     rng = random.Random(script.seed)
     room = asyncio.Semaphore(script.at_a_time)
     chosen_from = OF_KIND[script.kind]
-    attacks, weights = list(chosen_from), list(chosen_from.values())
+    kinds, weights = list(chosen_from), list(chosen_from.values())
     began_s, running = clock(), set[asyncio.Task[None]]()
     while target.tally.messages < script.messages:
         await room.acquire()
         await asyncio.sleep(max(0.0, began_s + target.tally.messages / script.per_s - clock()))
-        (chosen,) = rng.choices(attacks, weights)
+        (chosen,) = rng.choices(kinds, weights)
         task = asyncio.create_task(_attack_once(chosen, target, random.Random(rng.random()), room))
         running.add(task)
         task.add_done_callback(running.discard)
@@ -89,7 +93,7 @@ async def _attack_once(chosen: Attack, target: Target, rng: random.Random, room:
     target.tally.acts[name] += 1
     try:
         async with asyncio.timeout(ATTACK_WITHIN_S):
-            await chosen(target, rng)
+            await perform(target, chosen(target, rng), rng)
     except TimeoutError:
         target.tally.problems[f"{name}: not finished within {ATTACK_WITHIN_S:g} s"] += 1
     except OSError as error:
