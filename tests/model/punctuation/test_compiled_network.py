@@ -49,7 +49,7 @@ def norm(name: str, inputs: Floats) -> Floats:
 
 
 def in_float64(words: Sequence[str]) -> Floats:
-    """Logits (T, 5) by numpy, as `model.punctuation.network` defines them."""
+    """Logits (T, 5) by numpy, as the network was trained."""
     rows, count = weights()[1].rows(words), len(words)
     hidden = linear("input", np.sum([matrix(name)[rows[:, i]] for i, name in enumerate(TABLES)], axis=0))
     for i, reach in enumerate(DILATIONS):

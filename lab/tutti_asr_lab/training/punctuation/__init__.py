@@ -1,1 +1,0 @@
-"""Training of the punctuation tagger: texts, labels, training run and evaluation."""
