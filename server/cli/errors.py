@@ -112,7 +112,7 @@ def _in_one_line() -> Iterator[None]:
 def _described(error: typer.BadParameter) -> str:
     """Return a usage error as one line, in click's words."""
     if isinstance(error, typer.BadParameter):
-        return error.message if error.param is None and error.message else error.format_message()
+        return error.message if error.param is None and error.message else _sentence(error.format_message())
     if error.ctx is None:
         return error.format_message()
     advice = f"see `{error.ctx.command_path} --help`"
@@ -172,8 +172,13 @@ def problems_of(error: ValidationError, options: Mapping[str, Any]) -> list[str]
         at = problem["loc"] or problem.get("ctx", {}).get("settings", ())
         setting = str(at[0]) if at else ""
         inner = ".".join(map(str, at[1:])) + ": " if len(at) > 1 and isinstance(at[1], int) else ""  # of a list
-        found.setdefault(setting, []).append(inner + problem["msg"].removeprefix("Value error, "))
+        found.setdefault(setting, []).append(inner + _sentence(problem["msg"]))
     return [
         "; ".join(([f"{setting_name(setting, options)}: {messages[0]}", *messages[1:]]) if setting else messages)
         for setting, messages in found.items()
     ]
+
+
+def _sentence(message: str) -> str:
+    """Return a message of pydantic's about a setting, which is no input of a form."""
+    return message.removeprefix("Value error, ").replace("Input should be", "must be")

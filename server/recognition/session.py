@@ -76,19 +76,20 @@ class Session:
         self.resumption: Resumption | None = None  # of a resumable stream
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
         self._order: ResultOrder = ImmediateOrder()
-        self._takes: dict[type, Callable[[Any], list[Any]]] = {
-            Samples: self._samples,
-            FlushText: self._finalize,
-            EndOfAudio: self._end,
-            StepDecoded: self._decoded,
-            AskInPauses: self._ask_in_pauses,
-            StartAt: self._start_at,
-            ReleaseStates: self._release,
+        # Functions, not bound methods: a session that refers to itself is collected late.
+        self._takes: dict[type, Callable[[Session, Any], list[Any]]] = {
+            Samples: Session._samples,
+            FlushText: Session._finalize,
+            EndOfAudio: Session._end,
+            StepDecoded: Session._decoded,
+            AskInPauses: Session._ask_in_pauses,
+            StartAt: Session._start_at,
+            ReleaseStates: Session._release,
         }
         self._on_samples: list[Callable[[PCM], None]] = []
         self._on_step: list[Callable[[Work, float], Work]] = []  # sent, with the silence after it
         self._on_results: list[Callable[[StepDecoded, list[Any]], list[Any]]] = []
-        self._on_events: list[Callable[[list[Event]], list[Event]]] = []
+        self._on_events: list[Callable[[Session, list[Event]], list[Event]]] = []
         self._digest = AudioDigest(options.channels, options.streams, rate) if options.receipts else None
         if self._digest is not None:
             self._on_samples.append(self._digest.receive)
@@ -96,21 +97,22 @@ class Session:
         if options.resumable:
             self._resume_later()
         else:
-            self._takes[Endpoint] = self._set_endpoint
+            self._takes[Endpoint] = Session._set_endpoint
         if options.rewind_s:
-            self._takes[RewindFinals] = self._rewind
+            self._takes[RewindFinals] = Session._rewind
         self._redactor = Redactor(options.redact, options.streams, options.number_language) if options.redact else None
         self._finals_at_end: list[Final] = []
         if self._redactor is not None:
-            self._on_events.append(self._hold if options.finals_at_end else partial(_masked, self._redactor))
+            self._on_events.append(Session._hold if options.finals_at_end else Session._mask)
         if options.spoken_order and options.streams > 1:
-            self._on_events.append(partial(SpokenOrder(options.streams).take, speech=self._open_speech))
+            spoken = SpokenOrder(options.streams)
+            self._on_events.append(lambda session, events: spoken.take(events, speech=session._open_speech))
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and options.streams == 1:
             self._find_pauses(Pauses(options.fork_after_s if options.forks else math.inf))
         if isinstance(decoder, TwoPass) or (self._pauses is not None and options.forks):
             self._order = self.pending = PendingFinals(options.streams, self._order)
-            self._takes[Waited] = self._waited
+            self._takes[Waited] = Session._waited
 
     def _resume_later(self) -> None:
         self._order = order = AudioOrder(self.options.streams)
@@ -118,11 +120,12 @@ class Session:
         self.resumption = Resumption(
             self.channels, cutters, self.keyterms, order, sample_rate=rate, step_s=self._step_s, digest=self._digest
         )
-        self._takes |= {StateSaved: self._state_saved, TicketTaken: self._ticket_taken}
+        self._takes |= {StateSaved: Session._state_saved, TicketTaken: Session._ticket_taken}
 
     def _find_pauses(self, pauses: Pauses) -> None:
         self._pauses = pauses
-        self._on_step.append(lambda step, silence_s: pauses.sent(step, silence_s, self.audio.cutters[0]))
+        cutter = self.audio.cutters[0]
+        self._on_step.append(lambda step, silence_s: pauses.sent(step, silence_s, cutter))
         self._on_results.append(lambda _, results: pauses.answered(results))
 
     @overload
@@ -136,7 +139,7 @@ class Session:
 
     def take(self, message: Message) -> list[Any]:
         """Take a message; return the events that are due, after the work that it makes for the engines."""
-        return self._takes[type(message)](message)
+        return self._takes[type(message)](self, message)
 
     @property
     def backlog_s(self) -> float:
@@ -166,7 +169,7 @@ class Session:
         by_client = message.reason is CloseReason.CLOSE_STREAM
         for channel in self.channels:
             channel.close(Closing.WITH_FINAL if by_client else Closing.WITH_TEXT_ONLY)
-        self._on_events.append(partial(self._with_end, message.reason))
+        self._on_events.append(lambda session, events: session._with_end(message.reason, events))
         self._takes |= {Samples: _ignored, EndOfAudio: _ignored}
         return self._flush(self.channels, Marker.CLOSE, FinalReason.CLOSE, message.arrived_s)
 
@@ -213,7 +216,7 @@ class Session:
             results = stage(message, results)
         events = self._order.answered(message.channel, results)
         for change in self._on_events:
-            events = change(events)
+            events = change(self, events)
         return events
 
     def _waited(self, message: Waited) -> list[Event]:
@@ -232,7 +235,7 @@ class Session:
     def _due(self, events: list[Event]) -> list[Event]:
         """Return events in the form in which the session outputs them: numbers masked if required, finals in order."""
         for stage in self._on_events:
-            events = stage(events)
+            events = stage(self, events)
         return events
 
     def _flush(
@@ -273,6 +276,10 @@ class Session:
                     work[number] = stage(work[number], silence_s)
         self.keyterms.sent()
 
+    def _mask(self, events: list[Event]) -> list[Event]:
+        assert self._redactor is not None
+        return [_redacted(event, self._redactor) for event in events]
+
     def _hold(self, events: list[Event]) -> list[Event]:
         self._finals_at_end += [event for event in events if isinstance(event, Final)]
         return [event for event in events if not isinstance(event, Final)]
@@ -286,7 +293,7 @@ class Session:
         return events
 
 
-def _ignored(_: Message) -> list[Event]:
+def _ignored(_session: Session, _: Message) -> list[Event]:
     return []
 
 
@@ -299,10 +306,6 @@ def _asked(questions: Sequence[PauseQuestions], step: Work, silence_s: float) ->
     if isinstance(step.tag, StepTag) and step.tag.marker is Marker.AUDIO:
         questions[step.channel].sent(step.pcm, silence_s)
     return step
-
-
-def _masked(redactor: Redactor, events: list[Event]) -> list[Event]:
-    return [_redacted(event, redactor) for event in events]
 
 
 def _redacted(event: Event, redactor: Redactor) -> Event:

@@ -37,7 +37,7 @@ def test_a_burst_that_makes_the_batch_after_it_late_does_not_run_before_it(
     deadline_in_s: float, found: tuple[object, int]
 ) -> None:
     chunks = Chunks((1, 4), ServiceTimes({1: 0.010, 8: 0.017}), max_rows=64)
-    chunks.learn(1, 4, 0.014)
+    chunks.measured(1, 4, 0.014)
     assert chunks.burst([4, *[1] * 7], [deadline_in_s] * 8) == found
 
 

@@ -119,9 +119,10 @@ def test_damaged_messages_are_answered_without_a_cut_or_an_error_in_the_log(live
 
 @pytest.mark.parametrize("path", ["/", "/any/path"])
 def test_the_port_of_vosk_needs_no_key_and_refuses_web_pages_and_http(live_server: Start, path: str) -> None:
-    server = live_server(api_keys=["k3y"], vosk_port=0, vosk_sample_rate=16_000)
+    server = live_server(api_keys=["k3y"], vosk_port=0)
     host = f"127.0.0.1:{server.vosk_port}"
     with WireStream(server, "vosk", host=host, path=path) as stream:
+        stream.send({"config": {"sample_rate": 16_000}})
         stream.say("one")
         stream.send({"reset": 1})
         stream.say("two")

@@ -72,7 +72,7 @@ def test_without_options_one_combination_is_run_with_the_server_defaults():
 def test_an_unknown_decoder_is_named():
     result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--decoder", "greedy,guess"])
     assert result.exit_code == 2
-    assert result.stderr.startswith("tutti: --decoder guess: ")
+    assert result.stderr.startswith("tutti: --decoder: must be ")
 
 
 def test_options_determined_by_the_server_are_rejected_with_url():
@@ -257,4 +257,4 @@ def test_a_missing_package_is_named_before_anything_is_recognized(listed, monkey
 def test_an_unknown_normalization_is_named():
     result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--normalize", "french"])
     assert result.exit_code == 2
-    assert result.stderr.startswith("tutti: --normalize french: must be one of")
+    assert result.stderr.startswith("tutti: Invalid value for '--normalize': 'french' is not one of")

@@ -191,9 +191,9 @@ def test_a_record_with_impossible_times_is_named(tmp_path: Path, times: Any) -> 
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (["--by", "customer"], 2, "--by customer: must be one or more of key, "),
-        (["--by", "key,key"], 2, "--by key,key: must be one or more of key, "),
-        (["--since", "yesterday"], 2, "--since yesterday: must be a day such as 2026-11-01"),
+        (["--by", "customer"], 2, "'--by': must be one or more of key, "),
+        (["--by", "key,key"], 2, "'--by': must be one or more of key, "),
+        (["--since", "yesterday"], 2, "'--since': must be a day such as 2026-11-01"),
         (["--since", "2026-11-02", "--until", "2026-11-02"], 2, "--until 2026-11-02: must be after --since 2026-11-02"),
         (["--csv", "--json"], 2, "--csv: cannot be combined with --json"),
         (["absent.jsonl"], 1, "absent.jsonl: No such file"),

@@ -124,6 +124,9 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
             "tests/deploy/test_ray_training.py", ("tutti_asr_lab.training.on_ray",)
         ),
     },
+    "docs/batch-dispatch.md": {
+        "make bench": Elsewhere("tests/loadtest/programs/test_capacity_program.py", ("measure_each",))
+    },
     "docs/contact-center.md": {
         "python -": HERE,
         "tutti transcribe ": HERE,

@@ -77,18 +77,6 @@ def test_a_query_becomes_options(text: str, options: SessionOptions, ignored: tu
     assert request.ignored == ignored
 
 
-def test_resumable_requires_an_encoding_that_can_be_split_anywhere() -> None:
-    assert not query(RAW).resumable
-    for encoding in ("linear16", "linear32", "mulaw", "alaw"):
-        request = query(f"encoding={encoding}&sample_rate=16000&resumable=true")
-        request.live_options(MODEL_RATE)
-        assert request.resumable
-        assert request.ignored == ()
-    for other in ("", "encoding=flac&", "encoding=opus&sample_rate=48000&", "encoding=ogg-opus&"):
-        with pytest.raises(BadParameter, match=r"^resumable: "):
-            query(other + "resumable=true").live_options(MODEL_RATE)
-
-
 def test_tags_are_cut_in_length_and_number_and_stripped_of_line_breaks() -> None:
     request = query(RAW + "&tag=a&tag=b%0Ac&" + "&".join(["tag=" + "x" * 100] * 20))
     assert request.tags[:3] == ("a", "b?c", "x" * 64)
