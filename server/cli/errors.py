@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -174,11 +175,27 @@ def problems_of(error: ValidationError, options: Mapping[str, Any]) -> list[str]
         inner = ".".join(map(str, at[1:])) + ": " if len(at) > 1 and isinstance(at[1], int) else ""  # of a list
         found.setdefault(setting, []).append(inner + _sentence(problem["msg"]))
     return [
-        "; ".join(([f"{setting_name(setting, options)}: {messages[0]}", *messages[1:]]) if setting else messages)
+        "; ".join(([f"{_with_value(setting, options)}: {messages[0]}", *messages[1:]]) if setting else messages)
         for setting, messages in found.items()
     ]
 
 
+def is_secret(name: str) -> bool:
+    """Whether values of an option or setting are secret and must not be shown."""
+    return re.search(r"key|token|secret", name) is not None and not name.endswith(("_file", "per_key", "by_key"))
+
+
+def _with_value(setting: str, options: Mapping[str, Any]) -> str:
+    """Return the option or variable of a setting, with its value unless it may be secret."""
+    from server.settings import Settings
+
+    name = setting_name(setting, options)
+    value = options.get(setting) if name.startswith("--") else os.environ.get(name)
+    kind = str(Settings.model_fields[setting].annotation)
+    hidden = is_secret(setting) or any(part in kind for part in ("SecretStr", "tuple[", "dict[")) or "://" in str(value)
+    return name if value is None or hidden else f"{name}{' ' if name[0] == '-' else '='}{shorten(str(value))}"
+
+
 def _sentence(message: str) -> str:
     """Return a message of pydantic's about a setting, which is no input of a form."""
-    return message.removeprefix("Value error, ").replace("Input should be", "must be")
+    return message.replace("Value error, ", "").replace("Input should be", "must be")

@@ -135,7 +135,7 @@ def test_a_truncated_file_is_transcribed_with_a_warning(server: list[str], tmp_p
 BAD = {
     "scheme": (["{file}", "--url", "foo://host"], "the scheme must be"),
     "no host": (["{file}", "--url", "ws://"], "the host is missing or invalid"),
-    "empty": (["{file}", "--url", ""], "--url ''"),
+    "empty": (["{file}", "--url", ""], "'--url': must not be empty"),
     "port": (["{file}", "--url", "ws://h:99999"], "--url"),
     "bracket": (["{file}", "--url", "ws://[::1"], "--url"),
     "space": (["{file}", "--url", "ws://a b"], "the host is missing or invalid"),
@@ -157,7 +157,7 @@ BAD = {
     "empty name": (["{file}", "--multichannel", "--channel-names", "a,"], "a name has 1 to 20 characters"),
     "long name": (["{file}", "--multichannel", "--channel-names", "a" * 21], "a name has 1 to 20 characters"),
     "divided anyway": (["{file}", "--utterances", "--format", "vtt"], "--utterances: cannot be combined with vtt"),
-    "encoding": (["{file}", "--encoding", "opus"], "--encoding opus"),
+    "encoding": (["{file}", "--encoding", "opus"], "'opus' is not one of"),
     "no rate": (["{file}", "--encoding", "mulaw"], "--encoding mulaw: needs --sample-rate from 4000 to 192000"),
     "rate alone": (["{file}", "--sample-rate", "8000"], "--sample-rate: needs --encoding"),
     "channels alone": (["{file}", "--channels", "2"], "--channels: needs --encoding"),

@@ -72,7 +72,7 @@ def test_without_options_one_combination_is_run_with_the_server_defaults():
 def test_an_unknown_decoder_is_named():
     result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--decoder", "greedy,guess"])
     assert result.exit_code == 2
-    assert result.stderr.startswith("tutti: --decoder: must be ")
+    assert result.stderr.startswith("tutti: --decoder guess: must be ")
 
 
 def test_options_determined_by_the_server_are_rejected_with_url():
