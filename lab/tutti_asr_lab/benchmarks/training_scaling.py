@@ -4,17 +4,15 @@ Usage: python -m tutti_asr_lab.benchmarks.training_scaling --manifest speech.jso
 
 Four kinds of runs alternate: one process with one micro-batch per update, one process with as many micro-batches as
 processes, and all processes with as many, free and pinned to cores. Writes a JSON document and a page. Figures are
-audio per second and shares of the peak of products; the updates are too few to train a model, and none is kept. From
-the parts of an update the page predicts larger runs (`tutti_asr_lab.planning.training`).
+audio per second and shares of the peak of products; the updates are too few to train a model, and none is kept.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +31,6 @@ from loadtest.reports.environment import Environment, describe
 from model.config import ModelConfig
 from model.errors import ModelError
 from model.recordings import read_manifests
-from tutti_asr_lab.planning.training import Fitted, Predicted, fit, predict
 from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.acoustic.data.transcripts import spelled
 from tutti_asr_lab.training.acoustic.efficiency import product_peak
@@ -44,7 +41,6 @@ from tutti_asr_lab.training.acoustic.recipe import RECIPES, Recipe, read_recipe
 from tutti_asr_lab.training.acoustic.trainer import Trainer
 
 NAME = "training_scaling"
-SMALL = 1_024  # bytes whose exchange measures the latency
 WARM_UP = 4  # updates before the first measured one, with new shapes and without prefetched audio
 PARTS = ("audio", "compute", "wait", "exchange", "step")
 WEAK, STRONG = 0.85, 0.8  # minimum speedup per process: 1.7 and 1.6 for two processes
@@ -71,8 +67,6 @@ class Found(msgspec.Struct, frozen=True):
     weak: float
     strong: float
     weak_pinned: float
-    fitted: Fitted
-    predicted: tuple[Predicted, ...]
     cases: tuple[Case, ...]
     environment: Environment
 
@@ -111,10 +105,7 @@ def _work(job: Job, team: Team, _: object) -> bool:
         share = progress.flops / (now_s - before_s) / peak
         rows.append([now_s - before_s, progress.audio_s - heard_s, share, *parts])
         before_s, heard_s = now_s, progress.audio_s
-    size = 4 * sum(trainer.sizes)
-    latency_s = trainer.team.time_of((SMALL,), 9)[SMALL][0] / math.log2(team.size) if team.size > 1 else 0.0
-    found = {"precision": trainer.precision, "rows": rows[WARM_UP:], "bytes": size, "latency_s": latency_s}
-    content = json.dumps(found)
+    content = json.dumps({"precision": trainer.precision, "rows": rows[WARM_UP:]})
     (job.folder / f"{team.rank}.json").write_text(content, encoding="utf-8")
     return False
 
@@ -125,8 +116,6 @@ class Measured:
 
     precision: str
     rows: list[list[float]]
-    size_bytes: int  # of the gradients
-    latency_s: float  # of an exchange of a few bytes
 
 
 def measure(job: Job, processes: int) -> Measured:
@@ -136,7 +125,7 @@ def measure(job: Job, processes: int) -> Measured:
         found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(folder).iterdir())]
     by_update = zip(*(process["rows"] for process in found), strict=True)
     rows = [[fmean(column) for column in zip(*rows, strict=True)] for rows in by_update]
-    return Measured(found[0]["precision"], rows, found[0]["bytes"], max(process["latency_s"] for process in found))
+    return Measured(found[0]["precision"], rows)
 
 
 def run(job: Job, processes: int, rounds: int, command: str, progress: Callable[[str], None]) -> Found:
@@ -152,7 +141,6 @@ def run(job: Job, processes: int, rounds: int, command: str, progress: Callable[
     cases = [_case(*kind, [row for each in runs[kind] for row in each.rows]) for kind in kinds]
     alone, whole, together, pinned_together = (case.real_time_factor for case in cases)
     weak, strong = together / alone, together / whole
-    fitted = _fitted(runs[kinds[0]], runs[kinds[2]], cases[0], cases[2])
     return Found(
         command,
         runs[kinds[0]][0].precision,
@@ -163,30 +151,8 @@ def run(job: Job, processes: int, rounds: int, command: str, progress: Callable[
         round(weak, 2),
         round(strong, 2),
         round(pinned_together / alone, 2),
-        fitted,
-        predict(fitted),
         tuple(cases),
         describe(job.recipe.seed),
-    )
-
-
-def _fitted(alone: Sequence[Measured], together: Sequence[Measured], one: Case, all_: Case) -> Fitted:
-    """Fit the prediction: gradients of one process, everything else of the processes together.
-
-    At most half of an exchange counts as latency: on a busy machine small exchanges wait for a core.
-    """
-    sent = 2 * (all_.processes - 1) / all_.processes  # times the gradients
-    rounds, passed_s = 2 * math.log2(all_.processes), all_.parts_s["exchange"]
-    latency_s = min(median(each.latency_s for each in together), passed_s / 2 / rounds)
-    exchange_s = (passed_s - rounds * latency_s) / sent + 2 * latency_s  # of two processes
-    compute_s = [row[3 + PARTS.index("compute")] for each in alone for row in each.rows]
-    return fit(
-        compute_s,
-        optimizer_s=one.parts_s["step"],
-        exchange_s=exchange_s,
-        latency_s=latency_s,
-        size_bytes=alone[0].size_bytes,
-        share_of_peak=one.share_of_peak,
     )
 
 
@@ -224,38 +190,8 @@ def markdown(found: Found) -> str:
     ]
     parts = ("waiting for audio", "gradients", "waiting for processes", "passing and adding", "optimizers")
     heads = ("processes", "micro-batches", "x real time", "share of peak", "an update", *parts)
-    lines += [*pages.table(heads, rows), "", *_prediction(found)]
+    lines += [*pages.table(heads, rows)]
     return "\n".join([*lines, "", *pages.place_lines(found.environment), ""])
-
-
-def _prediction(found: Found) -> list[str]:
-    """Return the section on larger runs."""
-    fitted = found.fitted
-    rows = [
-        (
-            f"{each.processes}",
-            f"{each.update_s:.3f}",
-            f"{each.share_of_peak:.1%}",
-            pages.number(each.published, ".0%"),
-        )
-        for each in found.predicted
-    ]
-    return [
-        "## Prediction for more processes",
-        "",
-        (
-            f"Fitted: gradients {fitted.compute_s:.3f} s with a spread of {fitted.spread_s:.3f} s between updates, "
-            f"optimizers {fitted.optimizer_s:.3f} s, {fitted.latency_s * 1e3:.2g} ms a round, "
-            f"{fitted.bytes / 1e6:.1f} MB of gradients at {fitted.bytes_per_s / 1e6:.0f} MB/s."
-        ),
-        (
-            "Assumed: times are normal and independent, every process has a core and a link as fast as the measured "
-            "one to itself, and the optimizer is not divided further. Published: GPUs, in the papers that tutti "
-            "follows."
-        ),
-        "",
-        *pages.table(("processes", "an update, s", "share of peak", "published"), rows),
-    ]
 
 
 def main(

@@ -20,7 +20,7 @@ from tests.support.needs import need_ipv6
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
 from tutti_asr_lab.trials.hostile.containers import broken
-from tutti_asr_lab.trials.hostile.raw_connection import Tally, perform
+from tutti_asr_lab.trials.hostile.raw_connection import Act, End, Tally, perform
 from tutti_asr_lab.trials.hostile.swarm import OF_KIND, Attack, Script, attack, target_at
 from tutti_asr_lab.trials.leftovers import IdleFigures, judge_leftovers
 from tutti_asr_lab.trials.scenarios.hostile import MEMORY_SHARE, Plan, errors_in, judge, total
@@ -101,6 +101,17 @@ def test_each_attack_ends_without_a_problem(live_server: Start, chosen: Attack) 
     assert tally.messages
     assert not tally.problems
     nothing_is_left(server)
+
+
+def test_blind_frames_are_sent_without_an_answer(live_server: Start) -> None:
+    tally = Tally()
+
+    async def play() -> None:
+        target = target_at(f"ws://{live_server().host}", KEY, tally)
+        await perform(target, Act(b"", [b"x"] * 3, End.NONE, blind=True, messages=5), random.Random(1))
+
+    asyncio.run(play())
+    assert tally.messages == 1 + 3 * 5
 
 
 def test_broken_containers_are_of_every_kind_and_reproducible() -> None:

@@ -225,12 +225,6 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         "TUTTI_RECEIPT_KEY_FILE=": Same("docs/contact-center.md"),
     },
     "docs/sizing.md": {
-        "python -m tests.support.networks.probes ": Elsewhere(
-            "tests/model/published/test_probes.py", ("make_probe(kind, tmp_path",)
-        ),
-        "python -m tutti_asr_lab.benchmarks.tradeoff ": Elsewhere(
-            "tests/lab/benchmarks/test_tradeoff.py", ("tradeoff.measured(",)
-        ),
         "python3 -m venv ": INSTALLS,
         "install ": ROOT_ALONE,
         "systemctl ": ROOT_ALONE,
