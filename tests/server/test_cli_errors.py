@@ -166,7 +166,7 @@ def test_errors_found_by_commands_have_the_common_form(arguments: list[str], nam
         (["serve"], "TUTTI_PORT", "70000"),
         (["doctor"], "TUTTI_MAX_STREAMS", "many"),
         (["transcribe", RECORDING], "TUTTI_LATENCY_BUDGET_MS", "inf"),
-        (["evaluate", "--manifest", str(SAMPLES)], "TUTTI_BEAMS", "0"),
+        (["evaluate", "--manifest", str(SAMPLES)], "TUTTI_BEAMS=0", "0"),
         (["model", "check"], "TUTTI_VAD", "on"),
         (["ceiling"], "TUTTI_DEVICE", "tpu"),
         (["ceiling"], "TUTTI_THREADS", "many"),
@@ -188,7 +188,7 @@ def test_each_bad_setting_is_reported_on_its_own_line() -> None:
     assert result.exit_code == 2
     lines = result.stderr.splitlines()
     assert sorted(line.split()[1].rstrip(":") for line in lines) == [
-        "--port", "TUTTI_BEAMS", "TUTTI_MODELS", "TUTTI_RESUME_KEYS",
+        "--port", "TUTTI_BEAMS=0", "TUTTI_MODELS", "TUTTI_RESUME_KEYS",
     ]  # fmt: skip
 
 
