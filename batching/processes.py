@@ -110,8 +110,8 @@ def _candidates(cores: int, costs: StepCosts, max_batch: int, overrides: Overrid
     yield smallest
     for front in front_ends:
         for count in engines:
-            for each in threads:
-                one = Processes(front, count, each)
+            for thread in threads:
+                one = Processes(front, count, thread)
                 if one.cores <= cores - costs.cores_besides and count <= front:
                     yield one
 

@@ -134,9 +134,9 @@ async def client(port: int) -> None:
             for step in range(steps):
                 await connection.send(json.dumps([[str(i), float(value)] for i, value in enumerate(values[:, step])]))
                 answers = json.loads(await connection.recv())
-                late += sum(each[2] for each in answers)
+                late += sum(answer[2] for answer in answers)
                 ahead = np.stack([values[:, step + each] for each in HORIZONS], axis=1)  # (devices, horizons)
-                errors = np.array([each[1] for each in answers]) - ahead, values[:, step, None] - ahead
+                errors = np.array([answer[1] for answer in answers]) - ahead, values[:, step, None] - ahead
                 found.append(np.abs(errors).mean(axis=1))  # (2, horizons)
         return np.mean(found[DAY:], axis=0), late
 

@@ -90,7 +90,7 @@ def left(processes: Sequence[Process], within_s: float) -> list[Process]:
     """Return those that still run after `within_s`, at once if none does."""
     end_s = time.monotonic() + within_s
     while True:
-        remain = [each for each in processes if any(now.began == each.began for now in tree(each.pid))]
+        remain = [process for process in processes if any(now.began == process.began for now in tree(process.pid))]
         if not remain or time.monotonic() > end_s:
             return remain
         time.sleep(ASK_EVERY_S)

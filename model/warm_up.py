@@ -149,7 +149,7 @@ def _example(kind: Any) -> Any:
         hints = get_type_hints(kind)
         return kind(*(_example(hints[name]) for name in kind._fields))
     if get_origin(kind) is tuple:
-        return tuple(_example(each) for each in get_args(kind))
+        return tuple(_example(arg) for arg in get_args(kind))
     return 0
 
 

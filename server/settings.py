@@ -35,7 +35,7 @@ def url_of(*schemes: str) -> AfterValidator:
         except ValueError:  # a bad port, or bad brackets
             valid = None
         if not valid:
-            raise ValueError(f"must be an address that begins with {' or '.join(f'{each}://' for each in schemes)}")
+            raise ValueError(f"must be an address that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}")
         return text
 
     return AfterValidator(check)

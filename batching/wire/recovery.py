@@ -309,7 +309,7 @@ class RecoveringEngine:
         streams = self._streams
         if self._catching_up:
             # Waits while it catches up show that an engine was lost, not that there are too many streams.
-            events = [each._replace(live_wait_s=()) for each in self._new_rows(batch)]
+            events = [row._replace(live_wait_s=()) for row in self._new_rows(batch)]
         else:
             events = [batch]
             for stream in batch.streams:

@@ -134,4 +134,4 @@ class Ttfs(WithSpeech[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
         whole = figure("ttfs", STARTS, ENDS, [take.ttfs_s for take in takes if take.ttfs_s is not None])
         parts = [found for take in takes if (found := take.parts_s())]
         split = PARTS.items() if parts else ()
-        return (whole, *(figure(name, *ends, [each[name] for each in parts]) for name, ends in split))
+        return (whole, *(figure(name, *ends, [part[name] for part in parts]) for name, ends in split))

@@ -189,7 +189,7 @@ class WordDelay:
         by_kind = zip(SHOWN, ENDS, strict=True)
         return (
             *(
-                figure(f"word {name}", WORD_END, end, [each[i] for each in words])
+                figure(f"word {name}", WORD_END, end, [word[i] for word in words])
                 for i, (name, end) in enumerate(by_kind)
             ),
             figure("transcription_delay", SPEECH_END, "the last final with text", transcription),

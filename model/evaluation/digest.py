@@ -43,8 +43,8 @@ def sample_recordings(sample_rate: int) -> list[PCM]:
 def digest_of(log_probs: Sequence[NDArray[np.float32]]) -> str:
     """SHA-256 of the bits of all log-probabilities, (T, V) each, one recording after another."""
     digest = hashlib.sha256()
-    for each in log_probs:
-        digest.update(np.ascontiguousarray(each, "<f4").tobytes())
+    for log_prob in log_probs:
+        digest.update(np.ascontiguousarray(log_prob, "<f4").tobytes())
     return digest.hexdigest()
 
 

@@ -333,7 +333,7 @@ def splat(builder: Any, value: Any, lanes: int) -> Any:
 
 def intrinsic_call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
     """Call one of LLVM's intrinsics by its full name."""
-    kind = ir.FunctionType(result, [each.type for each in arguments])
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(_cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
@@ -342,7 +342,7 @@ def kernel(function: Callable[..., None]) -> Callable[..., None]:
 
     Compiled functions call it without the first argument.
     """
-    parameters = [each.name for each in inspect.signature(function).parameters.values()][1:]
+    parameters = [parameter.name for parameter in inspect.signature(function).parameters.values()][1:]
     count = len(parameters)
 
     def typed(_context: Any, *_arguments: Any) -> Any:

@@ -53,9 +53,9 @@ class Rows:
             return np.asarray(graph.try_out(f"a batch of {rows} rows", *batch)[0][0])
 
         alone, *others = map(row_of, COMPARED_ROWS)
-        if all(each.tobytes() == others[0].tobytes() for each in others):
+        if all(other.tobytes() == others[0].tobytes() for other in others):
             return cls(least=1 if alone.tobytes() == others[0].tobytes() else 2)
-        close = all(np.allclose(each, alone, rtol=0, atol=CLOSE) for each in others)
+        close = all(np.allclose(other, alone, rtol=0, atol=CLOSE) for other in others)
         return cls(dependent=True, ahead=AHEAD if close else 1)
 
     def joined(self, other: Rows) -> Rows:

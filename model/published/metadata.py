@@ -67,7 +67,7 @@ class Graph:
             session,
             dict(session.get_modelmeta().custom_metadata_map),
             tuple(GraphInput(each.name, each.type, tuple(each.shape)) for each in session.get_inputs()),
-            tuple(each.name for each in session.get_outputs()),
+            tuple(output.name for output in session.get_outputs()),
         )
 
     @classmethod

@@ -70,7 +70,7 @@ class OnnxGraph:
             tuple(graph.input),
             tuple(graph.output),
             tuple(model.opset_import),
-            {each.key: each.value for each in model.metadata_props},
+            {metadata_prop.key: metadata_prop.value for metadata_prop in model.metadata_props},
             model.ir_version,
         )
 
@@ -78,9 +78,9 @@ class OnnxGraph:
         """Return the graph as an `onnx.ModelProto`; `extra_outputs` are names of values to return as well."""
         used = self.needed([*extra_outputs])
         nodes = [
-            helper.make_node(each.op, each.inputs, each.outputs, domain=each.domain, **each.attributes)
-            for each in self.nodes
-            if used.intersection(each.outputs)
+            helper.make_node(node.op, node.inputs, node.outputs, domain=node.domain, **node.attributes)
+            for node in self.nodes
+            if used.intersection(node.outputs)
         ]
         tensors = [numpy_helper.from_array(value, name) for name, value in self.constants.items() if name in used]
         outputs = [*self.outputs, *(helper.make_empty_tensor_value_info(name) for name in extra_outputs)]
@@ -155,7 +155,7 @@ class OnnxGraph:
 
     def with_opset(self, domain: str, version: int) -> OnnxGraph:
         """Return the graph with the operators of another domain declared."""
-        if any(each.domain == domain for each in self.opsets):
+        if any(opset.domain == domain for opset in self.opsets):
             return self
         return replace(self, opsets=(*self.opsets, helper.make_opsetid(domain, version)))
 

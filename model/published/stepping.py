@@ -198,7 +198,7 @@ def least_rows(graph: Graph, contract: Contract, result: tuple[int, ...]) -> int
         """Return results and state of the first row after two windows, in a batch of this many rows."""
         for slot in range(rows):
             slots.states.reset(slot)
-        found = [slots.run(np.arange(rows), each[:rows])[0].tobytes() for each in windows]
+        found = [slots.run(np.arange(rows), window[:rows])[0].tobytes() for window in windows]
         return b"".join(found) + slots.states.export(0)
 
     alone, of_two = row_of(1), row_of(2)

@@ -95,7 +95,7 @@ class OneLineErrors(TyperGroup):
 def _of_file(error: Exception) -> OSError | None:
     """Return an error about a file; of a group of tasks the first one, if all its errors are about files."""
     if isinstance(error, ExceptionGroup):
-        found = [_of_file(each) for each in error.exceptions]
+        found = [_of_file(exception) for exception in error.exceptions]
         return found[0] if all(found) else None
     return error if isinstance(error, OSError) and error.filename is not None else None
 
@@ -119,7 +119,11 @@ def _described(error: typer.BadParameter) -> str:
     advice = f"see `{error.ctx.command_path} --help`"
     given = error.ctx.params
     parameters = error.ctx.command.params
-    repeated = [each.opts[0] for each in parameters if getattr(each, "multiple", False) and given.get(each.name)]
+    repeated = [
+        parameter.opts[0]
+        for parameter in parameters
+        if getattr(parameter, "multiple", False) and given.get(parameter.name)
+    ]
     if repeated and "extra argument" in error.message:  # an option takes the first of several values alone
         advice = f"each value needs its own {' or '.join(repeated)}; {advice}"
     return f"{error.format_message().rstrip('.')}; {advice}"

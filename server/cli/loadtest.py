@@ -205,7 +205,7 @@ def _ceiling_of_small(model: Path | None, *, as_json: bool) -> None:
 
     precisions = ("int8", "fp32") if find_spec("torch") else ("int8",)
     try:
-        models = [load_own(model, device="cpu", precision=each, threads=1) for each in precisions]
+        models = [load_own(model, device="cpu", precision=precision, threads=1) for precision in precisions]
     except ModelError as error:
         fail(error)
     found = measure_small(models)

@@ -136,13 +136,13 @@ class _Service(Collector):
 
     def families(self) -> Iterable[_Family]:
         """Return the families as if they were those of one process."""
-        for each in self._families.values():
-            samples = [_Sample(name, labels, value) for (name, labels), value in each.values.items()]
-            yield _Family(each.name, each.text, each.kind, samples)
+        for family in self._families.values():
+            samples = [_Sample(name, labels, value) for (name, labels), value in family.values.items()]
+            yield _Family(family.name, family.text, family.kind, samples)
 
     def collect(self) -> Iterable[Metric]:
-        for each in self._families.values():
-            metric = Metric(each.name, each.text, each.kind)
-            for (name, labels), value in each.values.items():
+        for family in self._families.values():
+            metric = Metric(family.name, family.text, family.kind)
+            for (name, labels), value in family.values.items():
                 metric.add_sample(name, dict(labels), value)
             yield metric

@@ -190,7 +190,7 @@ def _written(words: Sequence[Word], style: Style, speech: Speech) -> list[tuple[
     """Return first word, end (exclusive) and text of each word and written form, in order, and which are own ones."""
     ours = written_forms(words, english=style.english, speech=speech) if style.numerals else []
     own = style.own.spans([word.text for word in words]) if style.own else []
-    own = [span for span in own if not any(_cuts(span, each) for each in ours)]
+    own = [span for span in own if not any(_cuts(span, our) for our in ours)]
     covered = {at for span in own for at in range(span.start, span.end)}
     forms = [(span, False) for span in ours if span.start not in covered] + [(span, True) for span in own]
     pieces: list[tuple[int, int, str, bool]] = []

@@ -138,8 +138,8 @@ def _rewriting(model: PublishedModel, asked: Asked, settings: Settings) -> Docum
     """Describe the rewrites of a published graph, its batch times as published, and its scales of 8-bit integers."""
     if not model.rewrites:
         return {}
-    found: Document = {"rewrites": [_verdict(each) for each in model.rewrites]}
-    if any(each.applied for each in model.rewrites):
+    found: Document = {"rewrites": [_verdict(rewrite) for rewrite in model.rewrites]}
+    if any(rewrite.applied for rewrite in model.rewrites):
         path = asked.model or model.files.folder
         precision = "fp32" if model.scales is not None else asked.precision
         published = PublishedModel.load(

@@ -118,10 +118,10 @@ class Totals:
 def total_of(rows: dict[tuple[str, ...], Total]) -> Total:
     """Add up all groups."""
     return Total(
-        sum(each.streams for each in rows.values()),
-        sum(each.seconds for each in rows.values()),
-        sum(each.channel_seconds for each in rows.values()),
-        sum(each.unfinished for each in rows.values()),
+        sum(row.streams for row in rows.values()),
+        sum(row.seconds for row in rows.values()),
+        sum(row.channel_seconds for row in rows.values()),
+        sum(row.unfinished for row in rows.values()),
     )
 
 

@@ -109,7 +109,7 @@ def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *,
         spoken = [Spoken(read(each, rate)) for each in recordings_of(audio)]
         utterances = read_manifests(manifests) if manifests else []
         check_audio(utterances)
-        spoken += [Spoken(read_pcm(each.audio, rate), each.text) for each in utterances]
+        spoken += [Spoken(read_pcm(utterance.audio, rate), utterance.text) for utterance in utterances]
         quantized = quantize(model, found, spoken, typer.echo)
     except (ModelError, BadInput, AudioError) as error:
         fail(error)

@@ -159,12 +159,12 @@ def command_of(name: str, scenario: ModuleType) -> Callable[..., None]:
     hints = get_type_hints(scenario.Plan, include_extras=True)
     parameters = [
         inspect.Parameter(
-            each.name,
+            field.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default,
-            annotation=hints[each.name],
+            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+            annotation=hints[field.name],
         )
-        for each in dataclasses.fields(scenario.Plan)
+        for field in dataclasses.fields(scenario.Plan)
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = hints

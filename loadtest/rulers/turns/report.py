@@ -140,7 +140,7 @@ def _gain(folds: Sequence[Fold], policies: Sequence[tuple[Policy, Policy]], weig
 def _pooled(outcomes: Sequence[Outcome], held: Sequence[SpanSet]) -> Outcome:
     """Return the outcome on several sets of spans together."""
     ends, holds = (np.array([spans.sizes[which] for spans in held]) for which in (0, 1))
-    delays, cuts = np.array([each.delay_s for each in outcomes]), np.array([each.cut for each in outcomes])
+    delays, cuts = np.array([outcome.delay_s for outcome in outcomes]), np.array([outcome.cut for outcome in outcomes])
     delay_s = float(delays @ ends) / max(float(ends.sum()), ROUNDING)
     return Outcome(outcomes[0].policy, delay_s, float(cuts @ holds) / max(float(holds.sum()), ROUNDING))
 

@@ -90,7 +90,7 @@ class PersistentLayer:
         # In one piece, so that the previous layer can prefetch all that this one reads first.
         parts = [each.contiguous().view(torch.uint8).flatten() for each in (packed, *norms, *biases)]
         self.weights = torch.cat(parts)
-        starts = [0, *itertools.accumulate(len(each) for each in parts)]
+        starts = [0, *itertools.accumulate(len(part) for part in parts)]
         self.parts = [self.weights[start:] for start in starts[:-1]]  # W, scale, shift, biases of W and U
         self.recurrent = split(self._packed(gru.recurrent.weight, device), self.layout)
         self.epsilon = norm.eps

@@ -181,7 +181,7 @@ def pack(weights: Tensor, layout: Layout) -> Tensor:
         return _pack_tiles(tiles, layout)
     padded = weights.new_zeros(3 * hidden + 1, hidden + 1)
     padded[:-1, :-1] = weights
-    rows, columns = (each.to(weights.device) for each in _sources(layout))
+    rows, columns = (source.to(weights.device) for source in _sources(layout))
     return torch.stack([padded[rows[block], columns] for block in range(layout.blocks)])
 
 

@@ -127,7 +127,7 @@ def _step(source: OnnxGraph, graph: Graph, contract: Contract, scales: Scales) -
     network = reader(source, graph, contract)
     by_weights = scales.by_weights
     return network.step(
-        [replace(each, scale=by_weights.get(digest_of_weights(each.weight))) for each in network.linears]
+        [replace(linear, scale=by_weights.get(digest_of_weights(linear.weight))) for linear in network.linears]
     )
 
 

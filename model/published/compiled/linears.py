@@ -59,8 +59,8 @@ class LinearTable:
         self._arrays = KeptArrays()
         self._offsets: dict[int, int] = {}
         self._rows = rows
-        self._widest = [max(each.weight.shape[axis] for each in linears) for axis in (0, 1)]
-        self.address = self._arrays.keep(np.array([self._row(each) for each in linears], np.int64))
+        self._widest = [max(linear.weight.shape[axis] for linear in linears) for axis in (0, 1)]
+        self.address = self._arrays.keep(np.array([self._row(linear) for linear in linears], np.int64))
 
     @property
     def weight_bytes(self) -> int:

@@ -36,7 +36,7 @@ def cache_keys_and_values(graph: OnnxGraph) -> OnnxGraph:
         return graph
     sizes = cache.type.tensor_type.shape.dim
     rows = sizes[0].dim_value or sizes[0].dim_param
-    count, frames, width = (each.dim_value for each in sizes[1:])
+    count, frames, width = (size.dim_value for size in sizes[1:])
     found = [_layer(graph, node) for node in graph.nodes if node.op == "Concat"]
     layers = sorted((each for each in found if each is not None), key=lambda each: each.number)
     if (
@@ -70,9 +70,9 @@ def _layer(graph: OnnxGraph, joined: Node) -> _Layer | None:
         return None
     number = _layer_number(graph, joined.inputs[0])
     readers = graph.consumers.get(joined.output, ())
-    if number is None or len(readers) != 2 or any(each.op != "MatMul" for each in readers):
+    if number is None or len(readers) != 2 or any(reader.op != "MatMul" for reader in readers):
         return None
-    if any(graph.constant(each.inputs[1]) is None or each.inputs[0] != joined.output for each in readers):
+    if any(graph.constant(reader.inputs[1]) is None or reader.inputs[0] != joined.output for reader in readers):
         return None
     kept = _frames_kept(graph, joined)
     if kept is None:

@@ -63,7 +63,7 @@ class Rewritten:
     @property
     def applied(self) -> tuple[str, ...]:
         """Names of the applied rewrites."""
-        return tuple(each.name for each in self.verdicts if each.applied)
+        return tuple(verdict.name for verdict in self.verdicts if verdict.applied)
 
     def digest(self, files: str) -> str:
         """Return the digest of the model: that of its files, changed by the applied rewrites. It identifies tickets."""
@@ -176,7 +176,7 @@ def read_graph(path: Path, contract: Contract, *, from_integers: bool = False) -
     source = OnnxGraph.read(model)
     if from_integers:
         source = dequantized(source)
-    if any(each.op in {"DynamicQuantizeLinear", "QuantizeLinear"} for each in source.nodes):
+    if any(node.op in {"DynamicQuantizeLinear", "QuantizeLinear"} for node in source.nodes):
         raise PublishedModelError("it is quantized")
     return source.with_sizes([shape for _, shape in expected_inputs(contract)])
 

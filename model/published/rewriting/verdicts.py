@@ -37,7 +37,7 @@ def cached(places: Sequence[Path]) -> tuple[Verdict, ...] | None:
 
 def keep(places: Sequence[Path], verdicts: Sequence[Verdict]) -> None:
     """Write verdicts at the first writable place, if there is one."""
-    text = json.dumps([asdict(each) for each in verdicts], indent=1)
+    text = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
     for place in places:
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,7 @@ class Workspaces:
     """Return the workspaces of a step's persistent kernels."""
 
     def __init__(self, workspaces: Sequence[Any]) -> None:
-        self._each = list({id(each): each for each in workspaces}.values())
+        self._each = list({id(workspace): workspace for workspace in workspaces}.values())
 
     def check(self) -> None:
         """Raises: KernelError if a kernel gave up."""
@@ -272,7 +272,7 @@ def slots(
     model = TorchModel(network, "random", device=device.type, precision=precision, rung=named, cpu_fp16=on_cpu)
     made: Any = model.slots(capacity=capacity, largest=largest)
     if hasattr(made, "chunk_steps"):
-        made.chunk_steps = tuple(each for each in made.chunk_steps if each <= steps)
+        made.chunk_steps = tuple(chunk_step for chunk_step in made.chunk_steps if chunk_step <= steps)
     return cast(SlotModel, made)
 
 

@@ -152,7 +152,7 @@ def _vocabulary(sources: Sequence[Source], options: TrainingOptions, held_out: S
     """Most frequent words in the mixture of the sources."""
     least = options.min_counts[0] if options.min_counts else 1
     counts = [_word_counts(source) for source in sources]
-    seen = [Counter({word: n for word, n in each.items() if n >= least}) for each in counts]
+    seen = [Counter({word: n for word, n in count.items() if n >= least}) for count in counts]
     every = (*SPECIAL_WORDS, *sorted(set().union(*seen) - set(SPECIAL_WORDS)))
     if options.vocabulary_size is None or len(every) <= options.vocabulary_size:
         return every

@@ -100,7 +100,7 @@ def quantize(
     """Find scales for the products of a model, and compare texts. Raises: PublishedModelError."""
     if found.source is None:
         raise PublishedModelError(f"{model.graph.path.name} cannot be quantized")
-    pcm = [each.pcm for each in recordings]
+    pcm = [recording.pcm for recording in recordings]
     seconds = sum(map(len, pcm)) / model.config.sample_rate
     announce(
         f"{len(pcm)} recordings, {seconds:.0f} s" + ("" if seconds >= ENOUGH_S else "; 10 minutes are recommended")
@@ -111,7 +111,7 @@ def quantize(
     if not candidates:
         raise PublishedModelError(f"{model.graph.path.name} has no products that could be quantized")
     last = products_of(found.source)[-1].name  # of the output layer, whose rounding reaches the scores directly
-    chosen = [each for each in candidates if each.name != last or len(candidates) == 1]
+    chosen = [candidate for candidate in candidates if candidate.name != last or len(candidates) == 1]
     announce("running the model in floats")
     expected = _outcome(model, recordings)
     released = _released_text(model, recordings, expected, announce)
@@ -165,15 +165,15 @@ class _Outcome:
 
 
 def _outcome(model: PublishedModel, recordings: Sequence[Spoken]) -> _Outcome:
-    outputs = log_probs_of(model, [each.pcm for each in recordings])
+    outputs = log_probs_of(model, [recording.pcm for recording in recordings])
     decoder = decoder_of(model.facts, decoder="greedy")
     texts = []
     for frames in outputs:
         state = decoder.start(model.config.delay_frames)
         decoder.advance([state], frames[np.newaxis])
         texts.append(joined(word.text for word in decoder.take(state)))
-    symbols = [each.argmax(-1) if model.transducer is None else each[..., 0] for each in outputs]
-    return _Outcome([np.asarray(each, np.float32) for each in symbols], texts)
+    symbols = [output.argmax(-1) if model.transducer is None else output[..., 0] for output in outputs]
+    return _Outcome([np.asarray(symbol, np.float32) for symbol in symbols], texts)
 
 
 def _released_text(
@@ -209,7 +209,7 @@ def _report(recordings: Sequence[Spoken], floats: _Outcome, integers: _Outcome) 
 
 def _names(candidates: Sequence[Calibrated], kept: Sequence[Calibrated]) -> tuple[str, ...]:
     names = {each.name for each in kept}
-    return tuple(each.name for each in candidates if each.name not in names)
+    return tuple(candidate.name for candidate in candidates if candidate.name not in names)
 
 
 def _counter(total: int, announce: Callable[[str], None]) -> Callable[[int], None]:

@@ -111,7 +111,7 @@ class Draw:
 
     def errors(self) -> float:
         """Criterion for comparing draws: the sum of the decoders' word error rates, or else the divergence."""
-        return sum(each["wer"] for each in self.figures.values()) if self.figures else self.divergence
+        return sum(figure["wer"] for figure in self.figures.values()) if self.figures else self.divergence
 
     def summary(self) -> dict[str, float]:
         """Divergence and error rates, for the checkpoint."""

@@ -85,7 +85,7 @@ class Losses:
 
 def serving_host(processes: list[Process]) -> Process:
     """Return the engine host that serves: the one that was started first. Raises: ValueError if there is none."""
-    return min((each for each in processes if each.name == HOST), key=lambda each: int(each.began))
+    return min((process for process in processes if process.name == HOST), key=lambda each: int(each.began))
 
 
 def play(plan: Plan) -> TrialReport:

@@ -99,7 +99,7 @@ class Server:
 
     def connections(self) -> tuple[int, ...]:
         """Return the number of connections of each front end."""
-        return tuple(connections(each.pid) for each in self.front_ends())
+        return tuple(connections(front_end.pid) for front_end in self.front_ends())
 
     def counters(self) -> dict[str, float]:
         """Return all counters of `/metrics` by series."""
@@ -148,7 +148,9 @@ class KilledFrontEnd:
         known = {each.pid for each in (victim, *others)}
         self.slots_free_s = await self._time_until(lambda: self.server.slots() <= sum(self.server.connections()))
         self.serves_s = await self._time_until(
-            lambda: any(connections(each.pid) for each in self.server.front_ends() if each.pid not in known)
+            lambda: any(
+                connections(front_end.pid) for front_end in self.server.front_ends() if front_end.pid not in known
+            )
         )
         after = await asyncio.to_thread(self.server.counters)
         self.fell = [series for series, value in self.before.items() if after.get(series, 0.0) < value]
@@ -168,7 +170,7 @@ def judge(level: LevelReport, resumable: StreamFigures, kill: KilledFrontEnd) ->
     """Return the criteria of a killed front end."""
     lost = level.failed + resumable.interrupted
     opening = sum(count for problem, count in level.problems.items() if "in the handshake" in problem)
-    p98 = [each.chunk_latency_ms.p98 for each in level.minutes if each.chunk_latency_ms is not None]
+    p98 = [minute.chunk_latency_ms.p98 for minute in level.minutes if minute.chunk_latency_ms is not None]
     taken_up = since(kill.outcomes, kill.killed_at).spread()
     return [
         Criterion("kills that no stream noticed", 0, float(not lost)),
@@ -235,7 +237,7 @@ def lose_supervisor(plan: Plan) -> TrialReport:
     with _server(front_ends, ("--drain-timeout-s", str(DRAIN_S), *plan.serve_options)) as server:
         processes = tree(server.pid)
         outcomes, closed_s = run_async(_without_supervisor(server, played, streams))
-        remain = left([each for each in processes if each.pid != server.pid], LEFT_AFTER_S)
+        remain = left([process for process in processes if process.pid != server.pid], LEFT_AFTER_S)
         listens = is_ready(server.port)
     silent = sum(not outcome.finished and 1006 in (outcome.closes or [1006]) for outcome in outcomes)
     return TrialReport(
@@ -322,7 +324,7 @@ def _await_another(server: Server, known: Sequence[Process]) -> None:
     while time.monotonic() < end_s:
         # The supervisor may hand a connection to the killed one as it dies.
         with contextlib.suppress(ConnectionError), open_stream(server.port, SILENT):
-            if any(connections(each.pid) for each in server.front_ends() if each.pid not in pids):
+            if any(connections(front_end.pid) for front_end in server.front_ends() if front_end.pid not in pids):
                 return
         time.sleep(LOOK_S)
     raise ServerNotReady(f"no front end replaced the killed one within {GIVE_UP_S:g} s")

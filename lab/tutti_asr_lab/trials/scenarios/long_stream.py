@@ -47,7 +47,7 @@ def play(plan: Plan) -> TrialReport:
         levels = parse_streams(plan.streams)
         settings = LoadSettings(url, levels, seconds, manifest=manifest, seed=plan.seed, arrivals=Arrivals.ONCE)
         document = measure(settings).document
-    problems = [f"{level.streams} streams: {each}" for level in document.levels for each in drifts(level)]
+    problems = [f"{level.streams} streams: {drift}" for level in document.levels for drift in drifts(level)]
     broken = sum(len(faults(level)) for level in document.levels)
     return TrialReport(
         title="Long streams, minute by minute",

@@ -217,8 +217,8 @@ def _panels(level: LevelReport, by_second: Sequence[Latencies]) -> list[Panel]:
     spreads = [latencies.spread() for latencies in by_second]
     servers = [minute.server for minute in level.minutes]
     at = tuple(map(float, range(len(by_second))))
-    ms = {name: tuple(getattr(each, name, None) for each in spreads) for name in ("p50", "p98")}
-    counts = {name: tuple(getattr(each, name) for each in servers) for name in ("sessions", "limit")}
+    ms = {name: tuple(getattr(spread, name, None) for spread in spreads) for name in ("p50", "p98")}
+    counts = {name: tuple(getattr(server, name) for server in servers) for name in ("sessions", "limit")}
     return [
         Panel(f"{level.streams} offered: ms", "second", at, ms, log=True),
         Panel("streams", "second", at[: len(servers)], counts),

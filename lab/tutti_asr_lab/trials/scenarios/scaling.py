@@ -244,12 +244,12 @@ def judge(
     """Return the criteria. `refused`: percent of all calls; `streams`: accepted ones, resumable first."""
     too_many = missing = extra = None
     if moments:
-        wanted = [plan.ideal(each.at_s) for each in moments]
-        up = [each.ready + each.starting for each in moments]
+        wanted = [plan.ideal(moment.at_s) for moment in moments]
+        up = [moment.ready + moment.starting for moment in moments]
         peak_s = plan.profile[1 + 2 * plan.doublings][0]
         rising = [at for at, each in enumerate(moments) if OPENED_WITHIN_S <= each.at_s <= peak_s]
         too_many = max((100 * (up[at] / wanted[at] - 1) for at in rising), default=None)
-        missing = max(wanted) - max(each.ready for each in moments)
+        missing = max(wanted) - max(moment.ready for moment in moments)
         extra = up[-1] - wanted[-1]
     return [
         Criterion("calls refused", REFUSED_AT_MOST, round(refused, 2), "%"),
@@ -264,8 +264,11 @@ def judge(
 
 
 def _panels(plan: Plan, moments: Sequence[Moment]) -> tuple[Panel, ...]:
-    at = tuple(each.at_s for each in moments)
-    calls = {"planned calls": tuple(map(plan.open_calls, at)), "open channels": tuple(each.open for each in moments)}
-    replicas = {name: tuple(getattr(each, name) for each in moments) for name in ("ready", "starting", "draining")}
+    at = tuple(moment.at_s for moment in moments)
+    calls = {
+        "planned calls": tuple(map(plan.open_calls, at)),
+        "open channels": tuple(moment.open for moment in moments),
+    }
+    replicas = {name: tuple(getattr(moment, name) for moment in moments) for name in ("ready", "starting", "draining")}
     ideal = {"ideal": tuple(map(plan.ideal, at))}
     return (Panel("calls", "second", at, calls), Panel("replicas", "second", at, ideal | replicas))

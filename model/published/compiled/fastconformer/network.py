@@ -41,7 +41,7 @@ class FastConformer:
         """Linear layers: those of the subsampling, those of each layer, and the output layer."""
         weights = self.weights
         head = [] if weights.head is None else [weights.head]
-        return [*weights.subsampling, *(each for layer in weights.layers for each in layer.linears), *head]
+        return [*weights.subsampling, *(linear for layer in weights.layers for linear in layer.linears), *head]
 
     def step(self, linears: Sequence[Linear]) -> FastConformerStep:
         """Return the compiled step with these linear layers, in the order of `linears`."""
@@ -58,7 +58,7 @@ class FastConformerStep:
         self.block = max(1, min(LARGEST_BLOCK, ROWS // sizes.frames))
         self.result_shape: tuple[int, ...] = (sizes.frames, sizes.outputs)
         place_rows = _image_rows(sizes.window, 2) * _image_rows(BINS, 2)
-        self._halves = any(each.scale is not None for each in linears)  # then floats are not exact anyway
+        self._halves = any(linear.scale is not None for linear in linears)  # then floats are not exact anyway
         self._subsampling = LinearTable(linears[:3], rows=max(place_rows, self.block * sizes.frames))
         self._linears = LinearTable(linears[3:], rows=self.block * sizes.frames)
         self._plan = Plan(self._dimensions(weights), self._constants(weights), self._fields())
@@ -105,7 +105,7 @@ class FastConformerStep:
             subsampling=self._subsampling.address,
             linears=self._linears.address,
             layers=self._arrays.keep(
-                np.array([self._layer(each, weights.positions) for each in weights.layers], np.int64)
+                np.array([self._layer(layer, weights.positions) for layer in weights.layers], np.int64)
             ),
             scale=self._arrays.keep(np.array([sizes.scale], np.float32)),
             half=self._arrays.keep(np.array([0.5], np.float32)),

@@ -154,9 +154,9 @@ def _layer(name: str, found: _Reader, placed: Part) -> Layer:
     kinds = KINDS_OF_LAYER if normed else (*KINDS_OF_LAYER[:place], *KINDS_OF_LAYER[place + 1 :])
     parts = found.take(name, kinds)
     convolution_norm = parts.pop(place) if normed else None
-    norms = [each for each in parts if each.kind == "norm"]
-    content, position = (each.weight for each in parts if each.kind == "offset")
-    (depthwise,) = (each for each in parts if each.kind == "depthwise")
+    norms = [part for part in parts if part.kind == "norm"]
+    content, position = (part.weight for part in parts if part.kind == "offset")
+    (depthwise,) = (part for part in parts if part.kind == "depthwise")
     linears = [_linear(f"{name} product {at}", each) for at, each in enumerate(parts) if each.kind == "product"]
     if content.ndim != 2 or content.shape != position.shape:
         raise PublishedModelError(f"{name}: the offsets of queries have shapes {content.shape} and {position.shape}")
@@ -310,7 +310,7 @@ def _check(weights: FastConformerWeights) -> None:
         *((hidden, sizes.feedforward), (sizes.feedforward, hidden)),
     ]
     for layer in weights.layers:
-        found = [each.weight.shape for each in layer.linears]
+        found = [linear.weight.shape for linear in layer.linears]
         if found != wanted or layer.depthwise.weight.shape != (sizes.taps, hidden):
             raise PublishedModelError(f"{layer.linears[0].name}: its weights have other sizes than expected")
         if layer.content_offset.size != hidden or (hidden // sizes.heads) % 16:

@@ -79,7 +79,7 @@ class GraphConstants:
     def check_empty(self) -> None:
         """Raise: PublishedModelError if anything was not read."""
         kinds = (self._products, self.convolutions, self.positions, self.norms, self.bypasses, self.downsamplings)
-        require(all(next(each, None) is None for each in kinds), "it has more weights than layers in its metadata")
+        require(all(next(kind, None) is None for kind in kinds), "it has more weights than layers in its metadata")
 
     def _constant_of(self, node: Node | None, other: str) -> NDArray[Any] | None:
         """Return the constant operand of a node with two, the other being `other`."""

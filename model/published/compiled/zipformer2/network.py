@@ -130,7 +130,7 @@ class Zipformer2Step:
         ends = [positions, layer.middle, layer.end, layer.norm.bias, np.array([layer.norm.scale], np.float32)]
         convolved: list[Floats] = []
         for name in ("causal", "causal_bias", "chunk", "chunk_bias", "edge"):
-            convolved += [_part(each, name) for each in layer.convolutions]
+            convolved += [_part(convolution, name) for convolution in layer.convolutions]
         values = plan.slots * stack.heads * stack.value + LANES  # a vector may be read after the last value
         caches = [stack.heads * stack.query * plan.keys, plan.slots * plan.inner, values, values]
         caches += [stack.taps // 2 * stack.width] * 2

@@ -127,7 +127,7 @@ class Zipformer2Weights:
 def read_weights(source: OnnxGraph, graph: Graph, contract: Contract) -> Zipformer2Weights:
     """Read all weights of a published graph. Raises: PublishedModelError for a graph with any other structure."""
     folded = fold_shapes(source)
-    unknown = {each.op for each in folded.nodes} - OPERATIONS
+    unknown = {node.op for node in folded.nodes} - OPERATIONS
     require(not unknown, f"it has nodes {', '.join(sorted(unknown))}")
     found = GraphConstants(folded)
     frames = contract.shift // 2
@@ -135,11 +135,11 @@ def read_weights(source: OnnxGraph, graph: Graph, contract: Contract) -> Zipform
     stacks = tuple(_stacks(found, graph, frames))
     downsampling = next(found.downsamplings)
     require(downsampling.shape == (2,), "its output frames are not pairs of frames")
-    head = found.product("head", max(each.width for each in stacks), None)
-    log_softmax = [each for each in folded.nodes if each.op == "LogSoftmax"]
+    head = found.product("head", max(stack.width for stack in stacks), None)
+    log_softmax = [node for node in folded.nodes if node.op == "LogSoftmax"]
     require(len(log_softmax) <= 1, "it has several outputs of log-probabilities")
     found.check_empty()
-    _check_counts(folded, sum(len(each.layers) for each in stacks))
+    _check_counts(folded, sum(len(stack.layers) for stack in stacks))
     return Zipformer2Weights(contract.window, frames, embedding, stacks, downsampling, head, bool(log_softmax))
 
 

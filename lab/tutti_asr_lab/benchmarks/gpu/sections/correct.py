@@ -127,7 +127,7 @@ def _changing(context: Context, name: str) -> Values:
         for key, state in states.items():
             state[slots] = after[key]
         worst = max(worst, float((outputs[0].exp() - expected.exp()).abs().max()))
-        equal = equal and all(torch.equal(outputs[0], each) for each in outputs[1:])
+        equal = equal and all(torch.equal(outputs[0], output) for output in outputs[1:])
         if context.left_s < 5 or time.monotonic() - began > 60:  # leave time for the rest of the section
             break
     return {"steps": steps, "rungs": " ".join(chosen), "rungs_equal": equal, "largest_change_of_probability": worst}

@@ -79,7 +79,7 @@ class Team:
         if self.size == 1:
             return self
         locations = self.objects(Location.here(self.local_rank))
-        order = order_by_host([each.host for each in locations])
+        order = order_by_host([location.host for location in locations])
         found = tuple(locations[rank] for rank in order)
         return replace(self, rank=order.index(self.rank), members=tuple(order), locations=found)
 
