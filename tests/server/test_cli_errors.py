@@ -166,7 +166,7 @@ def test_errors_found_by_commands_have_the_common_form(arguments: list[str], nam
         (["serve"], "TUTTI_PORT", "70000"),
         (["doctor"], "TUTTI_MAX_STREAMS", "many"),
         (["transcribe", RECORDING], "TUTTI_LATENCY_BUDGET_MS", "inf"),
-        (["evaluate", "--manifest", str(SAMPLES)], "TUTTI_BEAMS=0", "0"),
+        (["evaluate", "--manifest", str(SAMPLES)], "TUTTI_BEAMS", "0"),
         (["model", "check"], "TUTTI_VAD", "on"),
         (["ceiling"], "TUTTI_DEVICE", "tpu"),
         (["ceiling"], "TUTTI_THREADS", "many"),
