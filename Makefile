@@ -16,7 +16,7 @@ $(READY): pyproject.toml clients/pyproject.toml lab/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a minute or so, mostly download) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e ./lab -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e . -e ./lab -e '.[dev]'
 	@$(BIN)/python -m model.warm_up
 	@git config core.hooksPath .githooks 2>/dev/null || true # checks of commit messages; a copy without git has none
 	@touch $@
