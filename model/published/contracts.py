@@ -13,19 +13,16 @@ from typing import Literal, cast
 import numpy as np
 
 from model.errors import PublishedModelError
-from model.published.filter_bank import BINS, KALDI, NEMO, WENET, WHISPER, Fbank
+from model.published.filter_bank import BINS, KALDI, NEMO, WHISPER, Fbank
 from model.published.metadata import Graph
 from model.published.states import StateTensor
 
 FLOAT, HALF, LONG = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)
 TYPES = {FLOAT: "tensor(float)", HALF: "tensor(float16)", LONG: "tensor(int64)"}
 
-Feed = Literal["window", "bins first", "length", "state", "offset", "cache size", "mask"]
-"""Content of an input: the window (B, L, 80), or (B, 80, L); the window's length; the next state; and for WeNet the
-number of output frames before the chunk, the number of cached frames, and the mask of valid cached frames."""
+Feed = Literal["window", "bins first", "length", "state"]
+"""Content of an input: the window (B, L, 80), or (B, 80, L); the window's length; the next state."""
 
-WENET_CHUNK = 16  # output frames of a chunk; with the chunks of left context sherpa-onnx's defaults
-WENET_LEFT = 4
 ENCODER_SUBSAMPLING = 4  # of all zipformers
 
 
@@ -46,7 +43,6 @@ class Contract:
     ignored: int = 0
     sample_rate: int = 16_000
     one_row: bool = False
-    cached_frames: int = 0  # of WeNet
 
     @property
     def step_samples(self) -> int:
@@ -113,29 +109,6 @@ def nemo(graph: Graph, kind: str = "nemo-ctc") -> Contract:
     )
 
 
-def wenet(graph: Graph) -> Contract:
-    """Return the contract of WeNet's conformer, one stream at a time. Raises: PublishedModelError."""
-    heads, blocks, width = (graph.number(key) for key in ("head", "num_blocks", "output_size"))
-    kernel, context = graph.number("cnn_module_kernel"), graph.number("right_context", least=0)
-    subsampling = graph.number("subsampling_factor")
-    cached = WENET_CHUNK * WENET_LEFT
-    return Contract(
-        kind="wenet-ctc",
-        window=(WENET_CHUNK - 1) * subsampling + context + 1,
-        shift=WENET_CHUNK * subsampling,
-        subsampling=subsampling,
-        feeds=("window", "offset", "cache size", "state", "state", "mask"),
-        states=(
-            StateTensor((blocks, heads, cached, width // heads * 2), FLOAT, axis=None),
-            StateTensor((blocks, 1, width, kernel - 1), FLOAT, axis=None),
-            StateTensor((), LONG, initial=cached),  # frames before the chunk, counted here and not by the graph
-        ),
-        fbank=WENET,
-        one_row=True,
-        cached_frames=cached,
-    )
-
-
 def t_one(graph: Graph) -> Contract:
     """Return the contract of T-one: 8 kHz, frames of 300 ms, one state in fp16. Raises: PublishedModelError."""
     rate, length_ms = graph.number("sample_rate"), graph.number("frame_length_ms")
@@ -168,17 +141,22 @@ KINDS: Mapping[str, tuple[tuple[str, ...], Callable[[Graph], Contract]]] = {
         ),
         nemo,
     ),
-    "wenet-ctc": (
-        ("head", "num_blocks", "output_size", "cnn_module_kernel", "right_context", "subsampling_factor", "vocab_size"),
-        wenet,
-    ),
     "t-one-ctc": (("sample_rate", "frame_length_ms", "state_dim"), t_one),
 }
 """For each kind the metadata keys by which it is detected, and the function that reads it."""
 
 
+WENET_KEYS = {"head", "num_blocks", "cnn_module_kernel", "right_context"}
+NO_WENET = (
+    "models of WeNet are not served, because their graphs take one stream at a time; serve a model of another kind "
+    "(`tutti model fetch --list`)"
+)
+
+
 def recognize(graph: Graph) -> str:
     """Return the kind of a graph: the one of which it has most metadata keys. Raises: PublishedModelError for none."""
+    if graph.metadata.keys() >= WENET_KEYS:
+        raise PublishedModelError(f"{graph.path.name}: {NO_WENET}")
 
     def share(kind: str) -> float:
         keys = KINDS[kind][0]
@@ -207,16 +185,11 @@ def expected_inputs(contract: Contract) -> list[tuple[str, tuple[int | None, ...
                 found.append(window)
             case "bins first":
                 found.append(("tensor(float)", (batch, BINS, contract.window)))
-            case "length" | "offset" | "cache size":
+            case "length":
                 found.append(("tensor(int64)", (batch,)))
-            case "mask":
-                found.append(("tensor(bool)", (1, 1, contract.cached_frames + WENET_CHUNK)))
             case "state":
                 state = next(states)
-                shape: tuple[int | None, ...] = state.shape
-                if state.axis is not None:
-                    shape = (*state.shape[: state.axis], None, *state.shape[state.axis :])
-                found.append((TYPES[state.dtype], shape))
+                found.append((TYPES[state.dtype], (*state.shape[: state.axis], None, *state.shape[state.axis :])))
     return found
 
 

@@ -36,20 +36,18 @@ PAIRS = FRAME_SAMPLES // 4 + 1  # of an even and an odd term in a sum over half 
 
 @dataclass(frozen=True, slots=True)
 class Fbank:
-    """Options of the log-mel frames. `scale`: factor for samples in ±1."""
+    """Options of the log-mel frames."""
 
     window: str = "povey"
     low_hz: float = 20.0
     high_hz: float = -400.0  # negative: relative to the Nyquist frequency
     remove_dc: bool = True
     librosa: bool = False
-    scale: float = 1.0
     whisper: bool = False
 
 
 KALDI = Fbank()
 NEMO = Fbank(window="hann", low_hz=0.0, high_hz=8_000.0, remove_dc=False, librosa=True)
-WENET = Fbank(scale=32_768.0)  # trained on integer samples
 WHISPER = Fbank(window="hann", low_hz=0.0, high_hz=8_000.0, remove_dc=False, librosa=True, whisper=True)
 
 
@@ -82,7 +80,7 @@ class FilterBank:
         half = POINTS // 2
         order = [int(format(k, f"0{half.bit_length() - 1}b")[::-1], 2) for k in range(half)]
         # A factor of one half is applied in the split of the transform at 512 points, see `split_power`.
-        scale = options.scale / 32_768 * (1.0 if options.whisper else 0.5)
+        scale = 1.0 / 32_768 * (1.0 if options.whisper else 0.5)
         bands, weights = _bands(_filters(options, points))
         return cls(
             options=np.array([options.remove_dc, points, options.whisper], np.int64),

@@ -94,8 +94,7 @@ def _check_encoder_kind(encoder: Graph) -> None:
 
 
 def _check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:
-    declared = {"nemo-ctc": 1, "wenet-ctc": 0}.get(contract.kind)  # NeMo does not count the blank
-    if declared is not None and graph.number("vocab_size") + declared != size:
+    if contract.kind == "nemo-ctc" and graph.number("vocab_size") + 1 != size:  # without the blank
         raise PublishedModelError(
             f"{graph.path.name}: 'vocab_size' in the metadata is {graph.metadata['vocab_size']}, "
             f"but the model has {size} outputs"

@@ -24,12 +24,11 @@ Units = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True, slots=True)
 class StateTensor:
-    """One tensor of a stream's state: its shape without the batch axis, and the position `axis` of that, if any."""
+    """One tensor of a stream's state: its shape without the batch axis, and the position `axis` of that."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    axis: int | None = 0
-    initial: int = 0  # value of every element in a new stream
+    axis: int = 0
     appended: int = 0  # new frames, on the axis after the batch, that a graph returns; 0: it returns the whole state
 
     @property
@@ -40,12 +39,10 @@ class StateTensor:
     @property
     def outer(self) -> int:
         """Number of pieces before the batch axis."""
-        return math.prod(self.shape[: self.axis]) if self.axis else 1
+        return math.prod(self.shape[: self.axis])
 
     def batched(self, rows: int) -> tuple[int, ...]:
         """Return the shape for a batch of this many rows."""
-        if self.axis is None:
-            return self.shape
         return (*self.shape[: self.axis], rows, *self.shape[self.axis :])
 
     def returned(self, rows: int) -> tuple[int, ...]:
@@ -69,9 +66,6 @@ class SlotStates:
         unit = np.dtype(f"u{math.gcd(8, *self.starts, *pieces, *widths)}")  # unit of copies
         self.units = np.zeros((capacity, max(1, self._slot_bytes // unit.itemsize)), unit)
         self._slab: Bytes = self.units.view(np.uint8)
-        self._fresh = b"".join(np.full(each.shape, each.initial, each.dtype).tobytes() for each in self.tensors)
-        for slot in range(capacity if any(self._fresh) else 0):
-            self.reset(slot)
 
     def batched(self, largest: int) -> BatchedStates:
         """Return batched tensors for at most this many of the slots; each thread needs its own."""
@@ -79,7 +73,7 @@ class SlotStates:
 
     def reset(self, slot: int) -> None:
         """Set the slot's state to that of a new stream."""
-        self._slab[slot, : self._slot_bytes] = np.frombuffer(self._fresh, np.uint8)
+        self._slab[slot] = 0
         self.steps[slot] = 0
 
     def export(self, slot: int) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
-from model.published.contracts import WENET_CHUNK, Contract, Feed, expected_inputs
+from model.published.contracts import Contract, Feed, expected_inputs
 from model.published.filter_bank import BINS
 from model.published.metadata import Graph
 from model.published.states import SlotStates
@@ -109,9 +109,6 @@ class BoundGraph:
         self._window = np.zeros((largest, *(size for size in shape[1:] if size is not None)), ELEMENTS[kind])
         self._result = np.zeros((largest, *result), np.float32)
         self._lengths = np.full(largest, contract.window, np.int64)
-        self._cached = np.full(largest, contract.cached_frames, np.int64)
-        self._mask = np.zeros((1, 1, contract.cached_frames + WENET_CHUNK), np.bool_)
-        self._mask[..., contract.cached_frames :] = True
         self._bound = functools.lru_cache(maxsize=None)(self._bind)
 
     def run(self, slots: NDArray[np.int64], windows: NDArray[Any], results: NDArray[np.float32]) -> None:
@@ -124,24 +121,9 @@ class BoundGraph:
             rows = max(count, self._least)
             self._window[count:rows] = 0
             self._states.gather(np.append(members, [self._scratch] * (rows - count)) if rows > count else members)
-            self._compute(rows)
+            self._graph.session.run_with_iobinding(self._bound(rows))
             self._states.scatter(members, rows)
             results[first : first + count] = self._result[:count]
-
-    def _compute(self, rows: int) -> None:
-        offsets = "offset" in self._contract.feeds
-        if offsets:
-            self._see_cached_frames(int(self._states.before(rows)[-1][0]))
-        self._graph.session.run_with_iobinding(self._bound(rows))
-        if offsets:  # the graph does not count the frames before the next chunk
-            self._states.after(rows)[-1][:] = self._states.before(rows)[-1] + self._result_shape[0]
-
-    def _see_cached_frames(self, offset: int) -> None:
-        """Mask the missing left context of the first chunks."""
-        chunks = offset // WENET_CHUNK - self._contract.cached_frames // WENET_CHUNK
-        missing = max(0, self._contract.cached_frames - chunks * WENET_CHUNK)
-        self._mask[..., :missing] = False
-        self._mask[..., missing:] = True
 
     def _feed(self, feed: Feed, rows: int, states: list[NDArray[Any]]) -> NDArray[Any]:
         match feed:
@@ -151,12 +133,6 @@ class BoundGraph:
                 return self._lengths[:rows]
             case "state":
                 return states.pop(0)
-            case "offset":
-                return states[-1]
-            case "cache size":
-                return self._cached[:rows]
-            case "mask":
-                return self._mask
 
     def feeds(self, rows: int) -> dict[str, NDArray[Any]]:
         """Inputs of a batch of this many rows, by name; always the same memory."""
@@ -170,13 +146,12 @@ class BoundGraph:
         after = self._states.after(rows)
         for name, array in self.feeds(rows).items():
             binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        returned = after[:-1] if "offset" in self._contract.feeds else after
         names = list(self._graph.outputs)
         result = self._result[:rows]
         binding.bind_output(names[0], "cpu", 0, np.float32, result.shape, result.ctypes.data)
         for name in names[1 : 1 + self._contract.ignored]:
             binding.bind_output(name, "cpu")
-        for name, array in zip(names[1 + self._contract.ignored :], returned, strict=True):
+        for name, array in zip(names[1 + self._contract.ignored :], after, strict=True):
             binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
         return binding
 
@@ -240,12 +215,11 @@ def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:
     Raises: PublishedModelError.
     """
     graph.check_inputs(expected_inputs(contract))
-    states = len(contract.states) - ("offset" in contract.feeds)
-    graph.need_outputs(1 + contract.ignored + states)
+    graph.need_outputs(1 + contract.ignored + len(contract.states))
     silence = GraphSlots(graph, contract, (), capacity=1, largest=1)
     outputs = graph.try_out("a window of silence", *silence.feeds(1).values())
     returned = outputs[1 + contract.ignored :]
-    for number, (tensor, state) in enumerate(zip(returned, contract.states, strict=False)):
+    for number, (tensor, state) in enumerate(zip(returned, contract.states, strict=True)):
         if tensor.shape != state.batched(1) or tensor.dtype != state.dtype:
             raise PublishedModelError(
                 f"{graph.path.name}: next state {number} is {tensor.dtype} {list(tensor.shape)}, "

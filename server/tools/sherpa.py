@@ -18,7 +18,6 @@ from model.published.timing import TAIL_FRAMES
 FACTORIES = {
     "zipformer2-ctc": "from_zipformer2_ctc",
     "nemo-ctc": "from_nemo_ctc",
-    "wenet-ctc": "from_wenet_ctc",
     "t-one-ctc": "from_t_one_ctc",
     "zipformer2-transducer": "from_transducer",
     "nemo-transducer": "from_transducer",

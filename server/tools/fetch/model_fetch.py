@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from model.published.contracts import NO_WENET
 from server.errors import ServerError
 from server.tools.fetch.download import Download, Report, Unreachable, download, url_problem
 from server.tools.fetch.releases import Release, nearest_names
@@ -29,7 +30,7 @@ class FetchError(ServerError):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A model on the disk. `path` goes to `--model`: the folder, or the graph in it that must be named."""
+    """A folder on the disk, for `--model`."""
 
     path: Path
     sha256: str
@@ -43,6 +44,8 @@ def find(name: str, releases: Sequence[Release]) -> Release:
     for release in releases:
         if release.name == name:
             return release
+    if "wenet" in name.lower():
+        raise UnknownModel(NO_WENET)
     nearest = nearest_names(name, releases)
     advice = f"did you mean {' or '.join(nearest)}?" if nearest else "it has no similar name;"
     raise UnknownModel(f"not in the list of published models; {advice} `tutti model fetch --list` shows all")
@@ -85,8 +88,7 @@ def fetch(release: Release, folder: Path, report: Report, *, force: bool = False
             _replace(folder, unpack(archive, Path(temporary) / "unpacked", _file_name(release)))
     except Unreachable as error:
         raise FetchError(f"{error}; {_by_hand(release, folder)}") from error
-    path = folder if release.graph is None else folder / release.graph
-    return Fetched(path, digest, verified=release.sha256 is not None)
+    return Fetched(folder, digest, verified=release.sha256 is not None)
 
 
 def _check_digest(release: Release, digest: str) -> None:

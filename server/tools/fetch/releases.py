@@ -27,8 +27,6 @@ class Release:
     size_mb: int | None = None
     sha256: str | None = None
     license: str | None = None
-    graph: str | None = None
-    """The file to name to `--model`, where the folder has other graphs too."""
 
 
 def read_releases(path: Path | None = None) -> tuple[Release, ...]:

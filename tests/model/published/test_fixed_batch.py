@@ -42,8 +42,9 @@ def graph_name(folder):
 @pytest.mark.parametrize("kind", ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer"])
 def test_a_batch_axis_of_1_is_stepped_row_by_row_with_the_results_of_single_streams(kind, tmp_path):
     folder = copied(kind, tmp_path)
-    model = PublishedModel.load(fixed(folder, graph_name(folder), 1), device="cpu")
+    model = PublishedModel.load(fixed(folder, graph_name(folder), 1), device="cpu", threads=2)
     assert model.contract.one_row
+    assert (model.threads, model.undivided) == (1, "the graph has one row")
     rate = model.config.sample_rate
     recordings = [np.random.default_rng(seed).integers(-9_000, 9_000, rate * 2, dtype=np.int16) for seed in range(3)]
     together, plain = log_probs_of(model, recordings), log_probs_of(model_of(kind), recordings)

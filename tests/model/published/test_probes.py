@@ -45,7 +45,7 @@ def test_medium_probes_hold_published_numbers_of_states(tmp_path, kind):
     assert 1.5e6 < size < 6e6
     session = open_session(probe.model)
     states = zero_states(session, probe.states)
-    expected = {"zipformer2": 6 * 16 + 2, "nemo": 3, "wenet": 2, "t": 1}[kind.split("-")[0]]
+    expected = {"zipformer2": 6 * 16 + 2, "nemo": 3, "t": 1}[kind.split("-")[0]]
     assert len(states) == expected
 
 

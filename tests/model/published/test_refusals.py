@@ -101,7 +101,7 @@ def test_numbers_out_of_range_are_named(folder, key, value):
 def test_sizes_that_differ_from_the_graph_are_reported_for_an_input(folder, kind):
     role = next(iter(KEYS[kind]))
     path = folder(kind) / f"{role}.onnx"
-    key = {"z": "left_context_len", "n": "cache_last_channel_dim2", "w": "output_size", "t": "state_dim"}[kind[0]]
+    key = {"z": "left_context_len", "n": "cache_last_channel_dim2", "t": "state_dim"}[kind[0]]
     numbers = [str(2 * int(number)) for number in load_model(path.parent).graph.metadata[key].split(",")]
     change(path, **{key: ",".join(numbers)})
     said = refusal(path.parent)
@@ -139,6 +139,15 @@ def test_another_onnx_file_is_not_one_of_the_kinds(folder):
     path = folder("t-one-ctc") / "model.onnx"
     other_graph(path)
     assert refusal(path).startswith("model.onnx is not of a supported kind (zipformer2-ctc, nemo-ctc, ")
+
+
+def test_a_model_of_wenet_is_refused_by_name_with_the_reason(folder):
+    path = folder("t-one-ctc") / "model.onnx"
+    keys = {"head": "4", "num_blocks": "12", "output_size": "256", "cnn_module_kernel": "15", "right_context": "6"}
+    change(path, frame_length_ms=None, **keys, model_type="wenet_ctc")
+    said = refusal(path)
+    assert said.startswith("model.onnx: models of WeNet are not served, because their graphs take one stream at a time")
+    assert "serve a model of another kind" in said
 
 
 @pytest.mark.parametrize("kind", ["zipformer2-transducer", "nemo-transducer"])

@@ -94,11 +94,6 @@ def test_a_batch_of_dependent_rows_is_not_divided_and_the_server_says_so(tmp_pat
     ]
 
 
-def test_a_graph_of_one_row_has_one_thread(tmp_path):
-    model = load_model(make_probe("wenet-ctc", tmp_path).folder, device="cpu", threads=2)
-    assert (model.threads, model.undivided) == (1, "the graph has one row")
-
-
 def test_each_thread_adds_to_the_largest_batch():
     folder = probe_of("nemo-ctc").folder
     one, three = (load_model(folder, device="cpu", threads=count) for count in (1, 3))

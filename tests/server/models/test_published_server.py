@@ -117,7 +117,7 @@ def test_an_upload_has_the_text_of_a_stream(served: Any, variant: str) -> None:
     assert answer["results"]["channels"][0]["alternatives"][0]["transcript"] == transcript(finals)
 
 
-@pytest.mark.parametrize("variant", KINDS)
+@pytest.mark.parametrize("variant", [*KINDS, "zipformer-chinese"])
 def test_key_terms_are_refused_by_name_where_a_model_has_none(served: Any, variant: str) -> None:
     server = served(variant)
     with pytest.raises(InvalidStatus) as refused:
@@ -125,7 +125,7 @@ def test_key_terms_are_refused_by_name_where_a_model_has_none(served: Any, varia
     assert refused.value.response.status_code == 400
     body = (refused.value.response.body or b"").decode()
     assert "keyterm" in body
-    of_letters = "its symbols do not spell words" if variant == "wenet-ctc" else "--decoder beam takes them"
+    of_letters = "its symbols do not spell words" if variant == "zipformer-chinese" else "--decoder beam takes them"
     transducer = model_of(variant).transducer is not None
     assert ("the search of a transducer takes none" if transducer else of_letters) in body
     posted = server.http.post("/v1/listen", params={"keyterm": "okonkwo"}, content=b"")

@@ -94,7 +94,6 @@ SLOT_MODELS: dict[str, MakeSlots] = {
     "silero-vad": lambda c, n: SileroVad.load().slots(capacity=c, largest=n),
     "published, CTC": lambda c, n: model_of("t-one-ctc").slots(capacity=c, largest=n, tile_rows=1),
     "published, states on two axes": lambda c, n: model_of("zipformer2-ctc").slots(capacity=c, largest=n, tile_rows=1),
-    "published, one row": lambda c, n: model_of("wenet-ctc").slots(capacity=c, largest=n),
     "published, transducer": lambda c, n: model_of("nemo-transducer").slots(capacity=c, largest=n, tile_rows=1),
     "example, typing": lambda c, n: language_model().slots(c, n),
     "example, captions": lambda c, n: captioner().slots(c, n),

@@ -84,9 +84,7 @@ def _run(
     """Yield the wanted values of each window of a batch of recordings, the longest of them first."""
     rows, contract, size = len(recordings), model.contract, model.config.step_samples
     windows = windows_of(model.config, contract.fbank, capacity=rows)
-    states: list[NDArray[Any]] = [
-        np.full(tensor.batched(rows), tensor.initial, tensor.dtype) for tensor in contract.states
-    ]
+    states: list[NDArray[Any]] = [np.zeros(tensor.batched(rows), tensor.dtype) for tensor in contract.states]
     following = graph.outputs[1 + contract.ignored : 1 + contract.ignored + len(states)]
     pcm = np.zeros((rows, -(-len(recordings[0]) // size) * size), np.int16)
     for row, recording in enumerate(recordings):

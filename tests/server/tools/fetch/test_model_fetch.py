@@ -50,20 +50,6 @@ def test_a_url_is_fetched_and_its_unknown_digest_is_printed(site, probe, tmp_pat
     assert "tokens.txt" in left(tmp_path / "models" / "mine")
 
 
-def test_a_graph_that_has_to_be_named_is_named(site, in_list, probe, tmp_path):
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:bz2") as tar:
-        for path in probe.iterdir():
-            if path.suffix == ".onnx":
-                tar.add(path, arcname=f"{NAME}/model-streaming.onnx")
-            tar.add(path, arcname=f"{NAME}/{path.name}")
-    site.files[FILE] = content.getvalue()
-    in_list(graph="model-streaming.onnx")
-    done = fetch(NAME)
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout.splitlines()[-1].endswith(f"--model {tmp_path / NAME / 'model-streaming.onnx'}")
-
-
 @pytest.mark.parametrize(
     ("given", "problem"),
     [("abc", "--sha256 abc: must be 64 hexadecimal digits"), ("1" * 64, f"the list has {'0' * 64} for {NAME}")],
@@ -82,6 +68,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_ones(site):
     assert "did you mean sherpa-onnx-streaming-t-one-russian-2025-09-08 or " in one_line(done)
     assert "kroko" in one_line(fetch("kroko"))
     assert "has no similar name" in one_line(fetch("%%%"))
+    assert "models of WeNet are not served" in one_line(fetch("sherpa-onnx-zh-wenet-wenetspeech"))
 
 
 def test_a_folder_that_exists_is_replaced_by_force_alone(site, in_list, tmp_path):
@@ -156,6 +143,5 @@ def test_the_shipped_list_is_of_kinds_that_load():
         assert model_fetch.find(release.url, releases) is release
         assert release.languages
         assert release.sha256 is None or re.fullmatch("[0-9a-f]{64}", release.sha256)
-        assert (release.graph is not None) == (release.kind == "wenet-ctc")
     digests = [release.sha256 for release in releases if release.sha256]
     assert len(set(digests)) == len(digests)

@@ -13,7 +13,6 @@ import soundfile
 
 RECORDING = Path(__file__).parents[4] / "model" / "samples" / "demo.flac"
 QUIET_S = 1.5  # of noise, and of silence, after the recording
-LOG_POWER_OFFSETS = {"wenet-ctc": 2 * np.log(32768)}  # its samples are not scaled to 1
 MELS, FFT, FRAME, HOP, RATE = 80, 512, 400, 160, 16000
 
 
@@ -44,7 +43,7 @@ def windows_of(kind, window, shift, feature=""):
         slow = samples[: len(samples) // 2 * 2].reshape(-1, 2).mean(1)  # 8 kHz
         blocks = (32767 * slow[: len(slow) // window * window]).astype(np.int32).reshape(-1, 1, window, 1)
         return list(blocks)
-    frames = log_mels(samples) + np.float32(LOG_POWER_OFFSETS.get(kind, 0))
+    frames = log_mels(samples)
     blocks = [frames[start : start + window] for start in range(0, len(frames) - window, shift)]
     if feature == "whisper":
         blocks = [block / np.float32(np.log(10)) for block in blocks]

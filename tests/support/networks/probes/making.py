@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import fastconformer, nemo, t_one, transducers, wenet, zipformer, zipformer2
+from . import fastconformer, nemo, t_one, transducers, zipformer, zipformer2
 from .calibration import biases, windows_of
 from .graph import Graph, onnx
 from .running import open_session, run_windows
@@ -23,7 +23,6 @@ TRANSDUCERS = ("zipformer2-transducer", "nemo-transducer")
 FORMATS = {
     "zipformer2-ctc": (zipformer2.Zipformer2, zipformer2.SIZES, alone(zipformer2.write_ctc)),
     "nemo-ctc": (nemo.NeMo, nemo.SIZES, alone(nemo.write_ctc)),
-    "wenet-ctc": (wenet.WeNet, wenet.SIZES, alone(wenet.write_ctc)),
     "t-one-ctc": (t_one.TOne, t_one.SIZES, alone(t_one.write_ctc)),
     "zipformer2-transducer": (zipformer2.Zipformer2, zipformer2.SIZES, transducers.write_zipformer2),
     "nemo-transducer": (nemo.NeMo, nemo.SIZES, transducers.write_nemo),
@@ -36,12 +35,12 @@ EXPORTED = {
 }
 """Graphs node by node as the exporters write them, for sizes whose names begin with "exported"."""
 KINDS = tuple(FORMATS)
-FRAME_S = {"zipformer2-ctc": 0.04, "nemo-ctc": 0.08, "wenet-ctc": 0.04, "t-one-ctc": 0.03}
+FRAME_S = {"zipformer2-ctc": 0.04, "nemo-ctc": 0.08, "t-one-ctc": 0.03}
 FRAME_S |= {"zipformer2-transducer": 0.04, "nemo-transducer": 0.08}
 VOCABULARIES = {"small": 60, "medium": 500, "large": 500}
 VOCABULARIES |= {"exported": 60, "exported-26m": 1025, "exported-109m": 1025}
 VOCABULARIES |= {"exported-22m": 500, "exported-65m": 500}
-STYLES = {"t-one-ctc": "characters", "wenet-ctc": "chinese"}
+STYLES = {"t-one-ctc": "characters"}
 LEAST = {"bytes": 320}  # least vocabulary of styles that need more than a small one
 CTC_BLANK_SHARE = 0.6
 

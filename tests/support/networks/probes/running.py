@@ -1,6 +1,6 @@
 """Runs a probe's streaming graph in onnxruntime, one stream, window by window, for calibration and tests.
 
-Not a loader: the caller computes the features; values that the host must keep for WeNet are computed here per step.
+Not a loader: the caller computes the features.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import numpy as np
 from tests.support.needs import need_package
 
 NUMPY_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
-WENET_CHUNK, WENET_LEFT_CHUNKS = 16, 4  # sherpa-onnx's defaults
 
 
 def open_session(model):
@@ -29,19 +28,10 @@ def zero_states(session, states, batch=1):
     return {name: np.zeros(shape, NUMPY_TYPES[inputs[name].type]) for name, shape in shapes.items()}
 
 
-def host_values(session, step, window):
-    """Return the inputs other than window and states: NeMo's length, WeNet's offset, cache size and mask."""
-    inputs = {entry.name: entry for entry in session.get_inputs()}
-    values = {}
-    if "length" in inputs:
-        values["length"] = np.full(len(window), window.shape[2], np.int64)
-    if "attn_mask" in inputs:
-        required = WENET_CHUNK * WENET_LEFT_CHUNKS
-        mask = np.ones((1, 1, required + WENET_CHUNK), bool)
-        mask[..., : max(0, required - step * WENET_CHUNK)] = False
-        values |= {"attn_mask": mask, "required_cache_size": np.array([required], np.int64)}
-        values["offset"] = np.array([required + step * WENET_CHUNK], np.int64)
-    return values
+def host_values(session, window):
+    """Return the inputs other than window and states: NeMo's length."""
+    has_length = any(entry.name == "length" for entry in session.get_inputs())
+    return {"length": np.full(len(window), window.shape[2], np.int64)} if has_length else {}
 
 
 def run_windows(session, states, windows, *, zeroed=()):
@@ -54,9 +44,9 @@ def run_windows(session, states, windows, *, zeroed=()):
     values = zero_states(session, states, len(windows[0]))
     clean = dict(values)
     results = []
-    for step, window in enumerate(windows):
+    for window in windows:
         values |= {name: clean[name] for name in zeroed}
-        feed = {first: window} | values | host_values(session, step, window)
+        feed = {first: window} | values | host_values(session, window)
         result, *following = session.run(wanted, feed)
         values = {name: after for (name, _), after in zip(states, following, strict=True)}
         results.append(result)

@@ -22,8 +22,6 @@ def special_symbols(kind, style):
         return ["<unk>"], ["<blk>"]
     if kind == "t-one-ctc":
         return [], ["<blk>"]
-    if kind == "wenet-ctc":
-        return ["<blank>", "<unk>"], ["<sos/eos>"]
     return (["<blk>"] if style == "characters" else ["<blk>", "<sos/eos>", "<unk>"]), []
 
 
@@ -45,7 +43,7 @@ def symbols(kind, style, vocabulary, seed, space="line"):
 
 
 def blank_of(names):
-    return next(names.index(name) for name in ("<blk>", "<blank>") if name in names)
+    return names.index("<blk>")
 
 
 def write_tokens(path, names):
