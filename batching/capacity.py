@@ -6,9 +6,10 @@ streams, and a step waits for one batch and runs in the next. T is the time of t
 plus that of the engine's thread for reading, scheduling and writing. The event loop, which receives results and sends
 steps, carries as many by the same formula. With several processes each has an event loop of its own.
 
-Late steps are too many streams, whatever the warm-up measured: other processes may have taken the cores. So the limit
-falls below the number of open streams then. Afterwards it rises to the possible number within `RISE_S`, but slowly
-while streams fill it, because late steps show only a second later that they are too many.
+Other processes may take the cores, whatever the warm-up measured. So the limit is divided by how much slower batches
+are than in the warm-up, and falls below the number of open streams while steps are late. Afterwards it rises to the
+possible number within `RISE_S`, but slowly while streams fill it, because late steps show only a second later that they
+are too many.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ RELIEF = 0.95
 LONG_WAIT_S = 0.5
 """Wait for other work that means too many streams: it takes milliseconds, so a long wait means a growing queue."""
 FLOOR = 1 / 12
-"""Lowest limit as a share of the possible streams: late steps of a few streams say little about many. On two cores it
-is 37 streams, about as many as `Slots` admits at once."""
+"""Lowest limit as a share of the possible streams: slow batches and late steps of a few say little about many. On two
+cores it is 37 streams, about as many as `Slots` admits at once."""
 RISE_S = 25.0  # from nothing to all possible streams
 FULL = 0.9
 """Share of the limit above which it rises a quarter as fast: each stream that it lets in then enters at once."""
@@ -127,6 +128,8 @@ class Capacity:
         if steps.batches and self._batch_s.known:
             expected_s = steps.batches * self._batch_s.estimate(steps.rows / steps.batches)
             self.slowdown += FOLLOW * (steps.step_s / expected_s - self.slowdown)
+        else:  # nothing ran that could be slow
+            self.slowdown += (1.0 - (1.0 - FOLLOW) ** (elapsed_s / PERIOD_S)) * (1.0 - self.slowdown)
         self._late_periods = self._late_periods + 1 if steps.too_late else 0
         if self._late_periods >= LATE_PERIODS:
             self._lowered = max(FLOOR * self.possible, min(RELIEF * streams, self._limit))
@@ -143,7 +146,7 @@ class Capacity:
 
     @property
     def _limit(self) -> float:
-        possible = self.possible / max(1.0, self.slowdown)
+        possible = self.possible * max(FLOOR, 1.0 / max(1.0, self.slowdown))
         return possible if self._lowered is None else min(self._lowered, possible)
 
     def streams(self) -> int:

@@ -244,3 +244,14 @@ def test_slower_batches_lower_the_limit_by_as_much_and_faster_ones_raise_it_agai
             steps = PeriodSteps(live=100, batches=10, rows=100, step_s=times * expected_s)
             load.capacity.end_period(load.now, steps, 300)
         assert load.capacity.streams() == pytest.approx(streams, abs=1)
+
+
+def test_a_slowdown_is_forgotten_while_nothing_runs_and_leaves_a_twelfth_of_the_streams() -> None:
+    load = Load()
+    for _ in range(40):
+        load.now += PERIOD_S
+        load.capacity.end_period(load.now, PeriodSteps(live=100, batches=10, rows=100, step_s=90.0), 300)
+    assert load.capacity.streams() == int(FLOOR * load.capacity.possible)
+    load.now += 30.0
+    load.capacity.end_period(load.now, PeriodSteps(), 0)
+    assert load.capacity.streams() == pytest.approx(load.free, abs=1)
