@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.errors import OneLineErrors
+from server.cli.errors import OneLineErrors, refuse
 from server.cli.evaluate import evaluate
 from server.cli.keys import keys as keys_commands
 from server.cli.loadtest import ceiling, demo, loadtest
@@ -73,8 +73,18 @@ app.add_typer(engine_commands, name="engine")
 LAB = ("train", "quantize", "synthesize", "lm", "plan", "calibrate")
 """Commands of tutti-asr-lab."""
 
-for _commands in entry_points(group="tutti.commands"):
+
+def _install_lab(context: typer.Context) -> None:
+    lab = "pip install 'tutti-asr[training]' (in a checkout: pip install -e ./clients -e . -e ./lab)"
+    refuse(f"{context.info_name}: not installed; {lab}")
+
+
+_others = entry_points(group="tutti.commands")
+for _commands in _others:
     _commands.load()(app)
+for _name in () if _others else LAB:
+    _any = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(_name, hidden=True, add_help_option=False, context_settings=_any)(_install_lab)
 
 
 EXIT_BROKEN_PIPE = 141

@@ -363,3 +363,11 @@ def test_ceiling_of_small_batches_refuses_options_without_effect(option):
     result = runner.invoke(app, ["ceiling", "--small", *option])
     assert result.exit_code == 2
     assert f"{option[0]}: cannot be combined with --small" in result.output
+
+
+@pytest.mark.parametrize("words", [["train", "--manifest", "a.jsonl"], ["lm", "tune"], ["plan", "--help"]])
+def test_a_command_of_the_lab_says_how_to_install_it(words: list[str]) -> None:
+    alone = "import importlib.metadata as m, sys; m.entry_points = lambda **_: (); from server.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", alone, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"tutti: {words[0]}: not installed; pip install 'tutti-asr[training]'")
