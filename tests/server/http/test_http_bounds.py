@@ -35,7 +35,8 @@ def upload(text: str, version: str = "1.1", *, chunked: bool = False) -> bytes:
 
 
 def said(answer: bytes) -> str:
-    head, _, body = answer.rpartition(b"\r\n\r\n")
+    final = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")  # of a server that probed a client that waits
+    head, _, body = final.rpartition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200"), answer[:200]
     return json.loads(body)["results"]["channels"][0]["alternatives"][0]["transcript"]
 
