@@ -125,6 +125,8 @@ def test_what_the_agent_said_still_counts_after_reconnecting(servers: list[LiveS
             await talk.answer(lambda m: isinstance(m, ContextSuccess))
             await talk.stream.send(np.concatenate([spell("hello there "), silence(2.0)]))
             await talk.covered(1.9)
+            if resumable:  # a ticket follows the results that it covers
+                await talk.until(lambda: talk.stream._stream._ticket is not None)
             await talk.stream.add_context("Mircea")
             await talk.answer(lambda m: isinstance(m, ContextSuccess))
             for _ in range(3):
