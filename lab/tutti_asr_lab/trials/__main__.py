@@ -13,14 +13,13 @@ from tutti_asr_lab.trials.scenarios import (
     noisy_neighbor,
     overload,
     receipts,
-    scaling,
     soak,
     storm,
 )
 from tutti_asr_lab.trials.trial import command_of
 
 SCENARIOS = (
-    engine, failover, front_ends, hostile, long_stream, noisy_neighbor, overload, receipts, scaling, soak, storm,
+    engine, failover, front_ends, hostile, long_stream, noisy_neighbor, overload, receipts, soak, storm,
 )  # fmt: skip
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)

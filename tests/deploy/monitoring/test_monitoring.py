@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests.support.deployment.prometheus import RULES, WITHIN_S, Prometheus, need
+from tests.support.deployment.prometheus import RULES, WITHIN_S, Prometheus, need, promtool
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
@@ -71,23 +70,13 @@ def test_the_rules_are_loaded_and_none_fails(watched: Prometheus) -> None:
 
 
 def test_alerts_fire_on_their_conditions() -> None:
-    done = subprocess.run(
-        [need("promtool"), "test", "rules", "rules_test.yml"],
-        cwd=RULES.parent,
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    tested = (RULES.parent / "rules_test.yml").read_text()
+    promtool("test", "rules", "rules_test.yml")
+    tested = RULES.with_name("rules_test.yml").read_text()
     assert [rule["alert"] for rule in rules("alert") if rule["alert"] not in tested] == []
 
 
 def test_prometheus_accepts_the_shipped_configuration() -> None:
-    words = [need("promtool"), "check", "config", str(RULES.with_name("prometheus.yml"))]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=WITHIN_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("check", "config", "prometheus.yml")
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
@@ -107,9 +96,5 @@ def test_panels_of_the_dashboard_have_titles_of_their_own() -> None:
 
 def test_the_metrics_are_well_formed(watched: Prometheus) -> None:
     target = watched.ask("up")[0]["metric"]["instance"]
-    text = httpx.get(f"http://{target}/metrics", timeout=WITHIN_S).content
-    done = subprocess.run(
-        [need("promtool"), "check", "metrics"], input=text, capture_output=True, timeout=WITHIN_S, check=False
-    )
-    complaints = [line for line in done.stderr.decode().splitlines() if line.startswith("tutti_")]
-    assert complaints == []
+    said = promtool("check", "metrics", text=httpx.get(f"http://{target}/metrics", timeout=WITHIN_S).content)
+    assert [line for line in said.splitlines() if line.startswith("tutti_")] == []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.served import free_port
 from tests.support.audio.speech import ROOT
@@ -37,6 +38,51 @@ def wait_for(look: Callable[[], T], what: str) -> T:
         assert time.monotonic() < end_s, what
         time.sleep(0.2)
     return found
+
+
+def promtool(*words: str, folder: Path = SHIPPED, text: bytes = b"") -> str:
+    """Run promtool on these words, or on a text; returns its complaints. Raises: AssertionError if it fails."""
+    done = subprocess.run(
+        [need("promtool"), *words], cwd=folder, input=text, capture_output=True, timeout=WITHIN_S, check=False
+    )
+    assert not done.returncode or text, (done.stdout + done.stderr).decode()
+    return done.stderr.decode()
+
+
+def constant_series(exposition: str, names: Sequence[str], **labels: str) -> list[dict[str, str]]:
+    """Return gauges of a server as series of promtool that are constant for fifteen minutes, with these labels."""
+    samples = (sample for family in text_string_to_metric_families(exposition) for sample in family.samples)
+    return [
+        {"series": f"{sample.name}{_labels(sample.labels | labels)}", "values": f"{sample.value:g}x30"}
+        for sample in samples
+        if sample.name in names
+    ]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+
+
+def evaluate(
+    folder: Path,
+    series: list[dict[str, str]],
+    expected: Mapping[str, Mapping[str, float]],
+    *,
+    rules: Sequence[str] = (),
+) -> None:
+    """Evaluate expressions with promtool after ten minutes; `expected`: values by labels, by expression."""
+    checks = [
+        {
+            "expr": expression,
+            "eval_time": "10m",
+            "exp_samples": [{"labels": labels, "value": value} for labels, value in values.items()],
+        }
+        for expression, values in expected.items()
+    ]
+    test = {"interval": "30s", "input_series": series, "promql_expr_test": checks}
+    document = {"rule_files": [*rules], "evaluation_interval": "30s", "tests": [test]}
+    (folder / "test.yml").write_text(yaml.safe_dump(document))
+    promtool("test", "rules", "test.yml", folder=folder)
 
 
 class _Program:
