@@ -29,8 +29,6 @@ def test_each_scenario_is_a_command_with_its_help(scenario: object) -> None:
         "overload --factor 1",
         "receipts --streams 0",
         "receipts --rounds -1",
-        "scaling --channels 0",
-        "scaling --plain 1.1",
         "storm --clients 0",
         "storm --per-s -1",
     ],

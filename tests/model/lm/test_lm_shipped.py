@@ -18,20 +18,10 @@ def shipped() -> LanguageModel:
     return LanguageModel.load(ARPA)
 
 
-def test_it_is_small_and_its_card_lists_its_sources(shipped: LanguageModel) -> None:
+def test_it_is_small_and_its_card_names_it(shipped: LanguageModel) -> None:
     assert ARPA.stat().st_size <= 12_000_000
     assert shipped.order == 3
-    card = (WEIGHTS / "LANGUAGE_MODEL.md").read_text(encoding="utf-8")
-    assert shipped.digest in card
-    from tutti_asr_lab.training.language_model.gathering.sources import FILES, PACKAGES, PAIR_COUNTS
-
-    for source in (*PACKAGES, PAIR_COUNTS):
-        assert f"{source.package} {source.version}" in card
-        assert source.license.partition(",")[0] in card
-    for files in FILES:
-        assert f"{files.name}: " in card
-        assert files.origin in card
-        assert files.license.rpartition(", ")[2] in card
+    assert shipped.digest in (WEIGHTS / "LANGUAGE_MODEL.md").read_text(encoding="utf-8")
 
 
 def test_words_are_spelled_with_the_acoustic_models_letters(shipped: LanguageModel) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from model.text.letters import IDEOGRAPHS, has_ideographs, unspellable
 from model.text.spelled import spoken
-from tutti_asr_lab.training.language_model.gathering.texts import sentences_of
 
 
 @pytest.mark.parametrize(
@@ -83,16 +82,6 @@ def test_normalized_text_has_only_the_models_letters_and_normalizing_is_idempote
         letters = f"(?:(?:[a-z]+(?:'+[a-z]+)*|[{IDEOGRAPHS}])(?: |$))*"
     assert re.fullmatch(letters, said), said
     assert spoken(said) == said
-
-
-def test_sentences_end_at_points_but_not_at_those_of_abbreviations() -> None:
-    text = 'Mr. Bennet replied. "Is that\nhis design?" She did; he had not.'
-    assert [spoken(part) for part in sentences_of(text)] == [
-        "mister bennet replied",
-        "is that his design",
-        "she did",
-        "he had not",
-    ]
 
 
 @pytest.mark.parametrize(

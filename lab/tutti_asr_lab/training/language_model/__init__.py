@@ -1,1 +1,1 @@
-"""Training of language models: gathering texts; counting, estimating, mixing and pruning n-grams; tuning weights."""
+"""Training of language models: counting, estimating, mixing and pruning n-grams; tuning weights."""

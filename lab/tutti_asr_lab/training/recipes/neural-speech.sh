@@ -10,5 +10,5 @@ source "$(dirname "$0")/common.sh"
 "$RECIPES/voices.sh"
 [ ! -e build/taught/neural/synthetic.jsonl ] || exit 0
 
-"$BIN/python" -m tutti_asr_lab.training.language_model.gathering.reading build/taught/texts.txt --data "$DATA" --text "$TEXT"
+"$BIN/python" -m tutti_asr_lab.training.synthesis.reading build/taught/texts.txt --data "$DATA" --text "$TEXT"
 "$BIN/tutti" synthesize build/taught/neural --hours 1.35 --seed 21 --texts build/taught/texts.txt --neural

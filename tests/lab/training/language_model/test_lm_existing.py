@@ -1,4 +1,4 @@
-"""Existing models as sources of a mixture, and CMU Sphinx's binary format."""
+"""Existing models as sources of a mixture."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pocketsphinx import NGramModel
 
 from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa, write_arpa
 from model.lm.language_model import LanguageModel
 from model.lm.trie import SPECIAL_WORDS
 from tutti_asr_lab.training.language_model.existing import over_vocabulary, respelled, word_counts
-from tutti_asr_lab.training.language_model.gathering.sphinx import read_sphinx
 from tutti_asr_lab.training.language_model.train import TrainingOptions, train
 
 ARPA = """\\data\\
@@ -59,20 +57,6 @@ def by_words(model: Ngrams) -> list[dict[tuple[str, ...], tuple[float, float]]]:
         }
         for table in model.tables
     ]
-
-
-def test_a_binary_model_written_by_sphinx_equals_its_arpa_file(arpa: Path, tmp_path: Path) -> None:
-    NGramModel.readfile(str(arpa)).write(str(tmp_path / "sea.lm.bin"))
-    assert by_words(read_sphinx(tmp_path / "sea.lm.bin")) == by_words(read_arpa(arpa))
-
-
-@pytest.mark.parametrize(("length", "complaint"), [(10, "not a binary n-gram model"), (2_000, "ends early")])
-def test_a_truncated_binary_model_is_refused_by_name(arpa: Path, tmp_path: Path, length: int, complaint: str) -> None:
-    whole, cut = tmp_path / "sea.lm.bin", tmp_path / "cut.lm.bin"
-    NGramModel.readfile(str(arpa)).write(str(whole))
-    cut.write_bytes(b"x" * 100 if length < 20 else whole.read_bytes()[:length])
-    with pytest.raises(LanguageModelError, match=rf"cut\.lm\.bin.*{complaint}"):
-        read_sphinx(cut)
 
 
 def test_words_are_respelled_and_ambiguous_spellings_are_dropped(arpa: Path) -> None:

@@ -1,6 +1,6 @@
 """Sentences to be read by neural voices.
 
-Usage: `python -m tutti_asr_lab.training.language_model.gathering.reading OUT --data DIR --text DIR`.
+Usage: `python -m tutti_asr_lab.training.synthesis.reading OUT --data DIR --text DIR`.
 
 Sentences of novels and prompts whose words are in the lexicon, generated requests and numbers, single digits and digit
 strings. None repeats a sentence of the development set, or six consecutive words of one.
@@ -9,27 +9,50 @@ strings. None repeats a sentence of the development set, or six consecutive word
 from __future__ import annotations
 
 import argparse
+import lzma
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
 
 from model.config import SHIPPED_WEIGHTS
-from model.errors import ModelError
+from model.errors import LanguageModelError, ModelError
 from model.lexicon.lexicon import Lexicon
 from model.recordings import read_manifest
 from model.text.spelled import spoken
-from tutti_asr_lab.training.language_model.gathering.sources import FILES
-from tutti_asr_lab.training.language_model.gathering.texts import Overlap, read_files
 from tutti_asr_lab.training.synthesis.sentences import sentences
 
 SEED = 21
 WORDS = range(3, 14)  # words per sentence: voices read longer ones worse, and slowly
-COUNTS = {"novels": 2_200, "prompts": 2_600}
+FILES = {  # xz, one sentence per line: names, sentences to draw, origin
+    "novels": (("se_books.txt.xz",), 2_200, "Standard Ebooks, CC0 1.0"),
+    "prompts": (("cv_prompts.txt.xz", "cv_wiki.txt.xz"), 2_600, "Mozilla Common Voice, CC0 1.0"),
+}
+SHARED_WORDS = 6
+"""Consecutive words that two sentences share only if they have one origin; fewer may coincide by chance."""
 MADE, MADE_WORDS_SHARE = 1_500, 0.4  # before meaningless sentences and most single words are left out
 DIGITS = ("zero", "oh", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 DIGIT_STRINGS, DIGIT_LENGTHS = 300, (1, 1, 1, 2, 3, 4, 5)
+
+
+class Overlap:
+    """Detector of lines that repeat a sentence of a set, or `SHARED_WORDS` consecutive words of one."""
+
+    def __init__(self, others: Iterable[str]) -> None:
+        """Index the sentences. Those of one word do not count: digits are in every text."""
+        indexed = [tuple(line.split()) for line in others]
+        self._whole = {words for words in indexed if len(words) > 1}
+        self._runs = {run for words in indexed for run in _runs(words)}
+
+    def __contains__(self, line: str) -> bool:
+        """Whether the line repeats one of the sentences."""
+        words = tuple(line.split())
+        return words in self._whole or any(run in self._runs for run in _runs(words))
+
+
+def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    return (words[at : at + SHARED_WORDS] for at in range(len(words) - SHARED_WORDS + 1))
 
 
 def to_read(data: Path, text: Path) -> Iterator[str]:
@@ -37,14 +60,25 @@ def to_read(data: Path, text: Path) -> Iterator[str]:
     rng = Random(SEED)
     overlap = Overlap(spoken(row.text) for row in read_manifest(data / "dev.jsonl"))
     known = frozenset(Lexicon.load(SHIPPED_WEIGHTS / "tutti-words.lexicon.gz").words)
-    for files in FILES:
-        lines = [line for each in read_files(files, text) if _fits(line := spoken(each), overlap, known)]
-        yield from rng.sample(lines, min(len(lines), COUNTS[files.name]))
+    for source, (names, count, origin) in FILES.items():
+        written = (line for name in names for line in _read(text / name, f"{source}: {origin}"))
+        lines = [line for row in written if _fits(line := spoken(row), overlap, known)]
+        yield from rng.sample(lines, min(len(lines), count))
     for made in islice(sentences(SEED), MADE):
         if made.kind != "grammar" and (made.kind != "word" or rng.random() < MADE_WORDS_SHARE):
             yield made.text
     for _ in range(DIGIT_STRINGS):
         yield " ".join(rng.choice(DIGITS) for _ in range(rng.choice(DIGIT_LENGTHS)))
+
+
+def _read(path: Path, origin: str) -> Iterator[str]:
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            yield from file
+    except (OSError, lzma.LZMAError, EOFError) as error:
+        raise LanguageModelError(
+            f"cannot read {path} ({origin}): {error}; --text must be a folder with this file, xz, a sentence per line"
+        ) from error
 
 
 def _fits(line: str, overlap: Overlap, known: frozenset[str]) -> bool:
