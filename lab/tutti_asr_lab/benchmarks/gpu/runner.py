@@ -25,8 +25,7 @@ from tutti_asr_lab.benchmarks.gpu.machine import clocks, describe
 from tutti_asr_lab.benchmarks.gpu.scale import DRY, FULL, Context
 
 SECTIONS: dict[str, float] = {  # by importance, with a time limit in seconds
-    "bits": 140, "correct": 180, "sanitizer": 90, "steps": 230, "recurrence": 200, "streams": 260, "recordings": 90,
-    "training": 100,
+    "bits": 140, "correct": 180, "steps": 230, "streams": 260, "recordings": 90,
 }  # fmt: skip
 ROW = "ROW "
 GRACE_S = 60.0  # for a section to end by itself after its time limit: longer than a case

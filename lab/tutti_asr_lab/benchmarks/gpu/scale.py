@@ -16,9 +16,6 @@ class Scale:
     step_rows: tuple[int, ...]
     replays: int  # of a step measured host to host
     hidden: tuple[int, ...]
-    frames: tuple[int, ...]
-    recurrence_rows: tuple[int, ...]
-    copies: int  # of a layer's weights, used in turn, so that they are read from memory, not from the cache
     batch_sizes: tuple[int, ...]  # batch sizes in which a row must be bit-identical to the row alone
     streams: tuple[int, ...]
     level_s: float
@@ -30,9 +27,6 @@ FULL = Scale(
     step_rows=(1, 2, 4, 8, 16, 32, 64, 128),
     replays=2_000,
     hidden=(1_760, 416, 1_024, 2_048, 2_560),
-    frames=(2, 4, 16, 64),
-    recurrence_rows=(1, 2, 4, 8, 16),
-    copies=4,
     batch_sizes=(2, 3, 7, 8, 9, 16, 17, 33, 64, 128),
     streams=(1, 10, 20, 30, 100, 1_000, 4_000),
     level_s=7.0,
@@ -43,9 +37,6 @@ DRY = Scale(
     step_rows=(1, 2),
     replays=3,
     hidden=(32,),
-    frames=(2, 4),
-    recurrence_rows=(1, 2),
-    copies=2,
     batch_sizes=(2, 3),
     streams=(1, 3),
     level_s=0.3,

@@ -1,6 +1,6 @@
-"""Subjects of the measurements: steps of every rung, the persistent recurrence, products, slot models.
+"""Subjects of the measurements: steps of every rung, the persistent recurrence, slot models.
 
-Only this file calls the GPU path directly; sections use `Bench`, `recurrence`, `product` and `slots`.
+Only this file calls the GPU path directly; sections use `Bench`, `recurrence` and `slots`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from batching.slot_model import SlotModel
 from model.config import ModelConfig
@@ -95,17 +95,6 @@ def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
     from model.gpu.cuda.persistent import PersistentGru
 
     return PersistentGru(weight, bias.float(), device)
-
-
-def whole_layers(grus: Sequence[Any], device: torch.device) -> list[Any]:
-    """Return kernels with one launch per layer, including normalization. Raises: ValueError if none fits."""
-    from model.gpu.cuda.layer import PersistentLayer, layer_layout
-    from model.gpu.cuda.persistent import Workspace
-
-    hidden = grus[0].hidden
-    shared = Workspace(layer_layout(hidden)[0], device)
-    norm = nn.LayerNorm(hidden, device=device, dtype=torch.float16)
-    return [PersistentLayer(norm, gru, device, shared) for gru in grus]
 
 
 class Workspaces:
@@ -274,10 +263,3 @@ def slots(
     if hasattr(made, "chunk_steps"):
         made.chunk_steps = tuple(chunk_step for chunk_step in made.chunk_steps if chunk_step <= steps)
     return cast(SlotModel, made)
-
-
-def cudnn_layer(hidden: int, device: torch.device) -> nn.GRU:
-    """Return a GRU layer by cuDNN as called by torch, including the input product."""
-    layer = nn.GRU(hidden, hidden, batch_first=True).to(device=device, dtype=torch.float16).requires_grad_(False)
-    layer.flatten_parameters()
-    return layer

@@ -47,7 +47,7 @@ def test_a_page_has_device_versions_commit_and_date():
 
 def test_a_section_without_rows_says_never_run():
     page = report.page(synthetic())
-    assert "## Sanitizer\n\nnever run\n" in page
+    assert "## Compilation\n\nnever run\n" in page
     assert "## A step\n\nnever run" not in page
 
 
