@@ -21,7 +21,7 @@ from websockets.uri import WebSocketURI, parse_uri
 from loadtest.errors import BadFrame
 from loadtest.generator.frames import CLOSE, PING, PONG, TEXT, FrameReader, masked
 from tutti_asr_client.address import listen_url
-from tutti_asr_client.errors import Refused
+from tutti_asr_client.errors import Refused, Unreachable
 from tutti_asr_client.live import ABNORMAL_CLOSE, refusal
 
 HEAD_END = b"\r\n\r\n"
@@ -192,12 +192,17 @@ class Dialer:
     clock: Callable[[], float]
 
     @classmethod
-    async def to(cls, url: str, headers: Mapping[str, str], clock: Callable[[], float]) -> Dialer:
-        """Look up the addresses of a `ws://` or `wss://` URL and use the first reachable one. Raises: OSError."""
+    async def to(cls, url: str, api_key: str | None, clock: Callable[[], float]) -> Dialer:
+        """Look up the addresses of a `ws://` or `wss://` URL and use the first reachable one. Raises: Unreachable."""
         uri = parse_uri(url)
+        headers = {} if api_key is None else {"Authorization": f"Token {api_key}"}
         loop = asyncio.get_running_loop()
         last_error: OSError = OSError("no address")
-        for *_, address in await loop.getaddrinfo(uri.host, uri.port, type=socket.SOCK_STREAM):
+        try:
+            addresses = await loop.getaddrinfo(uri.host, uri.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            addresses, last_error = [], error
+        for *_, address in addresses:
             host, port = str(address[0]), int(address[1])
             try:
                 transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
@@ -206,7 +211,7 @@ class Dialer:
                 continue
             transport.abort()
             return cls(url, uri, (host, port), headers, clock)
-        raise last_error
+        raise Unreachable(url.partition("?")[0], str(last_error)) from last_error
 
     def connection(self, listener: Listener, language: str = "") -> Connection:
         """Return a connection that is not open yet, for this language or that of the URL."""

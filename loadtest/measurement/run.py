@@ -37,7 +37,6 @@ from loadtest.measurement.server_metrics import Scrape, figures, scrape_at
 from loadtest.program import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, exit_code
 from loadtest.reports import environment
 from tutti_asr_client.address import QueryValue, listen_url
-from tutti_asr_client.errors import Unreachable
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 
 COMPOSED = 16
@@ -100,7 +99,9 @@ async def measure_levels(
         played = _recordings(settings, Path(folder))
         progress(f"{len(played)} recordings, each first without load")
         texts = await recordings.reference_texts(played, speaking)
-    load = _Load(settings, played, texts, await _dialer(settings, clock), clock, alongside)
+    query = QUERY | {"latency": True} if settings.split else QUERY
+    dialer = await Dialer.to(listen_url(settings.url, query), settings.api_key, clock)
+    load = _Load(settings, played, texts, dialer, clock, alongside)
     levels: list[tuple[LevelReport, LevelMeasures]] = []
     with _stopping_on_interrupt() as stop:
         for streams, seconds in settings.levels:
@@ -196,15 +197,6 @@ class _Load:
             task.cancel()
         await asyncio.wait(scraping)
         return [*(task.result() for task in scraping if not task.cancelled()), last]
-
-
-async def _dialer(settings: LoadSettings, clock: Clock) -> Dialer:
-    headers = {} if settings.api_key is None else {"Authorization": f"Token {settings.api_key}"}
-    try:
-        query = QUERY | {"latency": True} if settings.split else QUERY
-        return await Dialer.to(listen_url(settings.url, query), headers, clock)
-    except OSError as error:
-        raise Unreachable(settings.url, str(error)) from error
 
 
 @contextlib.asynccontextmanager

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.rulers.playing import Played, pieces
 from loadtest.rulers.recordings import Spoken, WithSpeech
 from loadtest.rulers.report import Figure, figure
-from loadtest.rulers.turns.silences import Listener, with_quiet
-from loadtest.rulers.turns.takes import FluxTake
+from loadtest.rulers.silences import Listener, with_quiet
+from loadtest.rulers.turns import PATH, FluxTake
 from tutti_asr_client.address import QueryValue
 
 QUERY: dict[str, QueryValue] = {
@@ -26,14 +24,6 @@ QUERY: dict[str, QueryValue] = {
 }
 BEFORE_S = 0.1  # before silero's end of speech, in which an end still belongs to it: a window is 32 ms
 STARTS = "silero's end of speech"
-
-
-class _Message(msgspec.Struct, frozen=True):
-    type: str
-    event: str = ""
-
-
-_decoder = msgspec.json.Decoder(_Message)
 
 
 class EarlyTake(FluxTake):
@@ -48,18 +38,16 @@ class EarlyTake(FluxTake):
         self.resumed_s: float | None = None  # the first time that an early end was taken back
         self._end_s = end_s
 
-    def message(self, frame: bytes, now: float) -> None:
+    def event(self, name: str, at_s: float) -> None:
         """Note the first event of each kind after the end of speech."""
-        message = _decoder.decode(frame)
-        self.over = self.over or message.type == "ConfigureSuccess"
-        after_s = now - self._start_s - self._end_s
+        after_s = at_s - self._end_s
         if after_s < -BEFORE_S or self.ended_s is not None:
             return
-        if message.event == "EagerEndOfTurn" and self.early_s is None:
+        if name == "EagerEndOfTurn" and self.early_s is None:
             self.early_s = after_s
-        elif message.event == "TurnResumed" and self.early_s is not None and self.resumed_s is None:
+        elif name == "TurnResumed" and self.early_s is not None and self.resumed_s is None:
             self.resumed_s = after_s
-        elif message.event == "EndOfTurn":
+        elif name == "EndOfTurn":
             self.ended_s = after_s
 
 
@@ -67,7 +55,7 @@ class EarlyEnd(WithSpeech[tuple[tuple[bytes, ...], float, str]]):
     """The ruler: prepares each recording once."""
 
     query = QUERY
-    path = "/v2/listen"
+    path = PATH
 
     def __init__(self, spoken: Sequence[Spoken]) -> None:
         """Find the end of speech of all recordings. Raises: BadManifest if there is none."""

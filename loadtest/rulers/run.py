@@ -24,10 +24,9 @@ from loadtest.rulers.recordings import Spoken, endless, read
 from loadtest.rulers.report import Figure, RulerDocument, RulerLevel
 from loadtest.rulers.settings import Ruler, RulerSettings
 from loadtest.rulers.ttfs import Ttfs
-from loadtest.rulers.turns.run import run_turns
+from loadtest.rulers.turns import run_turns
 from loadtest.rulers.word_delay import WordDelay
 from tutti_asr_client.address import QueryValue, listen_url
-from tutti_asr_client.errors import Unreachable
 
 Progress = Callable[[str], None]
 MOST_DISTINCT = 1_000
@@ -106,12 +105,8 @@ def measure(settings: RulerSettings, progress: Progress) -> RulerDocument:
 
 
 async def _levels(kind: RulerKind, settings: RulerSettings, progress: Progress) -> list[RulerLevel]:
-    headers = {} if settings.api_key is None else {"Authorization": f"Token {settings.api_key}"}
     url = listen_url(settings.url, kind.query).replace("/v1/listen", kind.path)
-    try:
-        dialer = await Dialer.to(url, headers, time.perf_counter)
-    except OSError as error:
-        raise Unreachable(settings.url, str(error)) from error
+    dialer = await Dialer.to(url, settings.api_key, time.perf_counter)
     levels = []
     for streams in settings.streams:
         wanted = max(settings.recordings, streams)

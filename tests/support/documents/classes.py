@@ -237,7 +237,6 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
     },
     "docs/turns.md": {
         "tutti loadtest --ruler early-end": EARLY,
-        "python -m loadtest.rulers.turns.layers ": HERE,
     },
     "docs/usage.md": {"TUTTI_USAGE_LOG=": HERE, "tutti usage ": HERE},
     "docs/voice-agents.md": {

@@ -5,12 +5,12 @@ Two seconds of each recording's own quietest 200 ms are put after it, so that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest.rulers.turns.policies import HOLD_S, Span
+from loadtest.rulers.turn_policies import HOLD_S, Span
 from model.evaluation.parts import parts_of
 from model.recordings import PCM, Utterance, read_pcm
 from model.vad.silero import SileroVad, VadSlots
@@ -37,14 +37,13 @@ class Turn:
     pcm: PCM
     silences: tuple[tuple[float, float | None], ...]
 
-    def spans(self, words: Callable[[float], int]) -> Iterator[Span]:
-        """Yield its holds and its end; `words` returns the number of words before a time in seconds."""
-        group, name = f"{self.utterance.source}/{self.utterance.speaker}", self.utterance.audio.name
+    def spans(self) -> Iterator[Span]:
+        """Yield its holds and its end."""
         for start_s, length_s in self.silences:
             if length_s is None and self.utterance.source.startswith(WITHOUT_ENDS):
                 continue
             if length_s is None or length_s >= HOLD_S:
-                yield Span(name, group, self.part, start_s, length_s, words(start_s))
+                yield Span(self.part, start_s, length_s)
 
 
 class Listener:
