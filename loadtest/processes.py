@@ -1,21 +1,15 @@
-"""Process tree of a server, from /proc (Linux): CPU time by name, and termination of all processes.
-
-Ray and mosec start child processes, which count as part of the server and must not outlive it.
-"""
+"""Process tree of a server, from /proc (Linux), and its CPU time."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-STOP_WITHIN_S = 30.0
 ASK_EVERY_S = 0.2
 PROC = Path("/proc")
 NAME_AT, PARENT_AT, USER_AT, SYSTEM_AT, BEGAN_AT = 1, 3, 13, 14, 21
@@ -58,20 +52,6 @@ def cpu_by_name(processes: list[Process]) -> Counter[str]:
     for process in processes:
         spent[process.name] += process.cpu_s  # type: ignore[assignment]  # a Counter adds floats as well
     return spent
-
-
-def stop(server: subprocess.Popen[bytes]) -> None:
-    """Terminate the server, wait, and kill the rest of its process tree."""
-    left = tree(server.pid)
-    server.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        server.wait(timeout=STOP_WITHIN_S)
-    still = {(process.pid, process.began) for process in _all()}
-    for process in left:
-        if (process.pid, process.began) in still:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-    server.wait()
 
 
 def connections(pid: int) -> int:

@@ -65,19 +65,28 @@ def served(options: Sequence[str], log: Path | None = None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def served_process(options: Sequence[str], log: Path | None = None, *, tree: Path = ROOT) -> Iterator[tuple[str, int]]:
-    """Yield URL and process ID of a ready server; it is stopped on exit. Its output goes to `log`, if given.
+    """Yield URL and process ID of a ready `tutti serve`, as `running`."""
+    port = free_port()
+    with running(serve_command(port, options), port, log, tree=tree) as process:
+        yield f"ws://127.0.0.1:{port}", process.pid
 
-    `tree` is the checkout whose server is started.
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], port: int, log: Path | None = None, *, tree: Path = ROOT
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a server and yield its process once it is ready on this port; it is stopped on exit.
+
+    Its output goes to `log`, if given. `tree` is the checkout whose server is started.
 
     Raises:
         ServerNotReady: it exited, or took too long; with the end of its output.
     """
-    port = free_port()
     with tempfile.TemporaryFile() if log is None else log.open("w+b") as output:
-        process = start(serve_command(port, options), output, tree=tree)
+        process = start(command, output, tree=tree)
         try:
             wait_until_ready(process, lambda: is_ready(port), output)
-            yield f"ws://127.0.0.1:{port}", process.pid
+            yield process
         finally:
             stop(process)
 

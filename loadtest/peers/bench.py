@@ -1,25 +1,30 @@
-"""Rounds of the comparison: servers in turn, each level by level. One server runs at a time."""
+"""Rounds of the comparison: servers in turn, each level by level. One server runs at a time.
+
+A search for the highest number of streams that a server sustains goes up by a factor, or down by growing ones, until
+the result lies between a good and a bad level, then narrows the interval.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from loadtest import processes, served
 from loadtest.errors import LoadTestError, ServerNotReady
 from loadtest.generator.latencies import Spread
 from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.measurement.report import Result
 from loadtest.measurement.run import measure
 from loadtest.peers.contestants import Contestant
 from loadtest.peers.findings import Probe, next_round, thinned
-from loadtest.peers.launch import Running, launched
-from loadtest.peers.search import Search
 from tutti_asr_client.errors import ClientError
 
 WARMUP_S = 2.0
@@ -36,6 +41,10 @@ AGAIN = 1.15
 """Step of later rounds, which start at the result of the earlier ones."""
 
 AGAIN_LEVELS = 8
+CLOSE = 1.08
+"""Relative distance of good and bad level at which the search ends; rounds vary by as much."""
+
+MOST = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,70 @@ class Plan:
     seed: int
     onnx: Path
     int8: Path = Path()  # folder of the same published model in dynamic int8
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPeer:
+    """A ready server."""
+
+    port: int
+    pid: int
+
+    @property
+    def url(self) -> str:
+        """URL for streams."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    def cpu_by_name(self) -> Counter[str]:
+        """Return the CPU seconds of its processes until now."""
+        return processes.cpu_by_name(processes.tree(self.pid))
+
+    def batches(self) -> dict[int, float]:
+        """Return the number of batches by size until now; empty for a server without `/batches`."""
+        try:
+            return msgspec.json.decode(served.get(self.port, "/batches"), type=dict[int, float], strict=False)
+        except (OSError, msgspec.DecodeError):
+            return {}
+
+
+@dataclass(slots=True)
+class Search:
+    """Search: get `next_level`, run it, `add` its result."""
+
+    first: int
+    factor: float = 1.5
+    levels: int = 8  # maximum number of levels
+    good: int = 0  # highest sustained level
+    bad: int | None = None  # lowest level that was not sustained
+    tried: int = 0
+
+    def next_level(self) -> int | None:
+        """Return the streams of the next level; None if the result is precise enough, or after `levels` levels."""
+        if self.tried >= self.levels:
+            return None
+        if not self.tried:
+            return self.first
+        level = self._between() if self.good and self.bad is not None else self._beyond()
+        return None if level in (self.good, self.bad) or not 1 <= level <= MOST else level
+
+    def add(self, level: int, *, sustained: bool) -> None:
+        """Add the result of a level."""
+        self.tried += 1
+        if sustained:
+            self.good = max(self.good, level)
+        else:
+            self.bad = level if self.bad is None else min(self.bad, level)
+
+    def _between(self) -> int:
+        assert self.bad is not None
+        if self.bad <= max(self.good * CLOSE, self.good + 1):
+            return self.good
+        return round(math.sqrt(self.good * self.bad))
+
+    def _beyond(self) -> int:
+        if self.bad is None:
+            return max(self.good + 1, round(self.good * self.factor))
+        return min(self.bad - 1, max(1, round(self.bad / self.factor**self.tried)))  # ever larger steps down
 
 
 def run(
@@ -72,7 +145,9 @@ def _one_server(plan: Plan, contestant: Contestant, number: int, before: Sequenc
     best = max((p.streams for p in before if p.peer == contestant.name and p.sustained and p.searched), default=0)
     search = Search(best, factor=AGAIN, levels=AGAIN_LEVELS) if best else Search(contestant.first)
     try:
-        with launched(command) as server:
+        port = served.free_port()
+        with served.running([*command, "--port", str(port)], port) as process:
+            server = RunningPeer(port, process.pid)
             if number == 1 and plan.common:
                 yield _level(plan, contestant, number, server, plan.common, searched=False)
             while (streams := search.next_level()) is not None:
@@ -83,7 +158,9 @@ def _one_server(plan: Plan, contestant: Contestant, number: int, before: Sequenc
         yield Probe(contestant.name, number, 0, sustained=False, chunk_latency_ms=None, problem=str(error))
 
 
-def _level(plan: Plan, contestant: Contestant, number: int, server: Running, streams: int, *, searched: bool) -> Probe:
+def _level(
+    plan: Plan, contestant: Contestant, number: int, server: RunningPeer, streams: int, *, searched: bool
+) -> Probe:
     settings = LoadSettings(
         url=server.url,
         streams=(streams,),
@@ -104,13 +181,32 @@ def _level(plan: Plan, contestant: Contestant, number: int, server: Running, str
         raise KeyboardInterrupt
     ran = Counter(server.batches())
     ran.subtract(batches)
-    return _probe(plan, contestant, number, result, searched=searched, cores=spent.cores(plan.seconds), batches=ran)
+    (level,) = result.document.levels
+    sizes = {size: float(count) for size, count in ran.items() if count > 0}
+    classes = level.server.batch_sizes or {}
+    return Probe(
+        peer=contestant.name,
+        round=number,
+        streams=level.streams,
+        sustained=sustained(level, plan.objective_ms),
+        chunk_latency_ms=level.chunk_latency_ms,
+        compared=level.compared,
+        mismatched=level.mismatched,
+        failed=level.failed,
+        refused=level.refused,
+        unanswered=level.unanswered,
+        generator_cores=level.generator_cpu_cores,
+        server_cores=spent.cores(plan.seconds),
+        batch_sizes=sizes or {size: float(count) for size, count in classes.items()},
+        cdf=() if searched else thinned(result.cdfs[0]),
+        searched=searched,
+    )
 
 
 class CpuOfLevel:
     """Processor time of a server within the measured window: a server that is overloaded works on after it."""
 
-    def __init__(self, server: Running) -> None:
+    def __init__(self, server: RunningPeer) -> None:
         self._server = server
         self._before: Counter[str] = Counter()
         self._spent: Counter[str] = Counter()
@@ -127,38 +223,6 @@ class CpuOfLevel:
         """Return the cores that each program used in a window of `seconds`."""
         used = {name: cpu_s / (seconds - END_EARLIER_S) for name, cpu_s in self._spent.items()}
         return {name: round(cores, 3) for name, cores in used.items() if cores > 0.005}
-
-
-def _probe(
-    plan: Plan,
-    contestant: Contestant,
-    number: int,
-    result: Result,
-    *,
-    searched: bool,
-    cores: dict[str, float],
-    batches: Counter[int],
-) -> Probe:
-    (level,) = result.document.levels
-    sizes = {size: float(count) for size, count in batches.items() if count > 0}
-    classes = level.server.batch_sizes or {}
-    return Probe(
-        peer=contestant.name,
-        round=number,
-        streams=level.streams,
-        sustained=sustained(level, plan.objective_ms),
-        chunk_latency_ms=level.chunk_latency_ms,
-        compared=level.compared,
-        mismatched=level.mismatched,
-        failed=level.failed,
-        refused=level.refused,
-        unanswered=level.unanswered,
-        generator_cores=level.generator_cpu_cores,
-        server_cores=cores,
-        batch_sizes=sizes or {size: float(count) for size, count in classes.items()},
-        cdf=() if searched else thinned(result.cdfs[0]),
-        searched=searched,
-    )
 
 
 def sustained(level: LevelReport, objective_ms: float) -> bool:

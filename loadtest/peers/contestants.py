@@ -1,6 +1,6 @@
 """The servers of the comparison: command line and settings of each.
 
-Each peer has the settings that performed best on two cores shared with the load generator; other settings that were
+sherpa-onnx has the settings that performed best on two cores shared with the load generator; other settings that were
 tried can be selected by name.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loadtest.errors import BadSettings, PeerMissing
 
@@ -21,13 +21,9 @@ class Contestant:
     """One server with its settings."""
 
     name: str
-    letter: str  # in the report; empty for tutti
     title: str
-    command: tuple[str, ...]  # `--port N` is added
     first: int  # streams at the start of the search
-    bar: float = 0.0  # target ratio of our streams to its
-    needs: str = ""  # required package of the `peers` extra
-    default: bool = True  # measured by default
+    command: tuple[str, ...]  # `--port N` is added
 
     @property
     def published(self) -> bool:
@@ -40,77 +36,38 @@ class Contestant:
         return OURS + PUBLISHED if self.published else OURS
 
 
-def _module(name: str, *options: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", f"loadtest.peers.{name}", *options)
-
-
-def _variant(of: Contestant, name: str, title: str, first: int, *options: str) -> Contestant:
-    """Return the same server with other settings, measured only if named."""
-    return replace(of, name=name, title=title, first=first, command=(*of.command, *options), default=False)
-
-
-_SERVE = (sys.executable, "-m", "server.cli", "serve", "--host", "127.0.0.1", "--decoder", "greedy")
-_SHERPA_COMMAND = _module("sherpa_server", "--folder", "{onnx}")
-_SHERPA = Contestant("sherpa-fp32", "a", "sherpa-onnx, fp32", _SHERPA_COMMAND, 250, 2.0, "sherpa_onnx")
-_INT8 = (*_SHERPA_COMMAND, "--model", "model.int8.onnx")
-
-_PUBLISHED = replace(
-    _SHERPA,
-    name="sherpa" + PUBLISHED,
-    title="sherpa-onnx, the same published model, fp32",
-    command=(*_SHERPA_COMMAND, "--published"),
-    first=10,
-    default=False,
-)
-_PUBLISHED_INT8 = replace(
-    _PUBLISHED,
-    name=_PUBLISHED.name + "-int8",
-    title="sherpa-onnx, the same published model, dynamic int8",
-    command=_module("sherpa_server", "--folder", "{int8}", "--published"),
-)
-_SERVE_PUBLISHED = (*_SERVE, "--max-streams", "1024", "--model", "{onnx}")
-_OURS_PUBLISHED = Contestant(
-    OURS + PUBLISHED,
-    "",
-    "tutti, a published model, fp32",
-    (*_SERVE_PUBLISHED, "--precision", "fp32"),
-    10,
-    default=False,
-)
-_OURS_PUBLISHED_INT8 = replace(
-    _OURS_PUBLISHED,
-    name=_OURS_PUBLISHED.name + "-int8",
-    title="tutti, the same published model, int8 by tutti quantize",
-    command=(*_SERVE_PUBLISHED, "--precision", "int8"),
-    first=60,
-)
-_TWO_THREADS = ("--threads", "2")
-
+_SERVE = (sys.executable, "-m", "server.cli", "serve", "--host", "127.0.0.1")
+_TUTTI = (*_SERVE, "--decoder", "greedy", "--max-streams", "1024")
+_OURS_FP32 = (*_TUTTI, "--model", "{onnx}", "--precision", "fp32")
+_OURS_INT8 = (*_TUTTI, "--model", "{onnx}", "--precision", "int8")
+_SHERPA = (sys.executable, "-m", "loadtest.peers.sherpa_server", "--folder")
+_FP32, _INT8 = (*_SHERPA, "{onnx}", "--published"), (*_SHERPA, "{int8}", "--published")
+_TWO = ("--threads", "2")
+_PUBLISHED = "the same published model"
 ALL = (
-    Contestant(OURS, "", "tutti, greedy", (*_SERVE, "--max-streams", "1024"), 400),
-    _SHERPA,
-    replace(_SHERPA, name="sherpa-int8", title="sherpa-onnx, int8", command=_INT8),
-    _variant(_SHERPA, "sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, *_TWO_THREADS),
-    _OURS_PUBLISHED,
-    _OURS_PUBLISHED_INT8,
-    _variant(
-        _OURS_PUBLISHED_INT8, "tutti-published-int8-2", f"{_OURS_PUBLISHED_INT8.title}, 2 threads", 60, *_TWO_THREADS
+    Contestant(OURS, "tutti, greedy", 400, _TUTTI),
+    Contestant("sherpa-fp32", "sherpa-onnx, fp32", 250, (*_SHERPA, "{onnx}")),
+    Contestant("sherpa-int8", "sherpa-onnx, int8", 250, (*_SHERPA, "{onnx}", "--model", "model.int8.onnx")),
+    Contestant("sherpa-2", "sherpa-onnx, fp32, 2 threads", 200, (*_SHERPA, "{onnx}", *_TWO)),
+    Contestant("tutti-published", "tutti, a published model, fp32", 10, _OURS_FP32),
+    Contestant("tutti-published-int8", f"tutti, {_PUBLISHED}, int8 by tutti quantize", 60, _OURS_INT8),
+    Contestant(
+        "tutti-published-int8-2", f"tutti, {_PUBLISHED}, int8 by tutti quantize, 2 threads", 60, (*_OURS_INT8, *_TWO)
     ),
-    _PUBLISHED,
-    _variant(_PUBLISHED, "sherpa-published-2", f"{_PUBLISHED.title}, 2 threads", 10, *_TWO_THREADS),
-    _PUBLISHED_INT8,
-    _variant(_PUBLISHED_INT8, "sherpa-published-int8-2", f"{_PUBLISHED_INT8.title}, 2 threads", 10, *_TWO_THREADS),
+    Contestant("sherpa-published", f"sherpa-onnx, {_PUBLISHED}, fp32", 10, _FP32),
+    Contestant("sherpa-published-2", f"sherpa-onnx, {_PUBLISHED}, fp32, 2 threads", 10, (*_FP32, *_TWO)),
+    Contestant("sherpa-published-int8", f"sherpa-onnx, {_PUBLISHED}, dynamic int8", 10, _INT8),
+    Contestant("sherpa-published-int8-2", f"sherpa-onnx, {_PUBLISHED}, dynamic int8, 2 threads", 10, (*_INT8, *_TWO)),
 )
+DEFAULT = (OURS, "sherpa-fp32", "sherpa-int8")
 
 
 def chosen(names: str) -> tuple[Contestant, ...]:
     """Return the servers of a list with commas; by default the default ones. Raises: BadSettings, PeerMissing."""
     by_name = {contestant.name: contestant for contestant in ALL}
-    asked = names.split(",") if names else [contestant.name for contestant in ALL if contestant.default]
-    if unknown := [name for name in asked if name not in by_name]:
+    wanted = names.split(",") if names else DEFAULT
+    if unknown := [name for name in wanted if name not in by_name]:
         raise BadSettings(f"--peers {', '.join(unknown)}: must be one of {', '.join(by_name)}")
-    found = tuple(by_name[name] for name in asked)
-    missing = {one.needs for one in found if one.needs and importlib.util.find_spec(one.needs) is None}
-    if missing:
-        raise PeerMissing(f"{', '.join(sorted(missing))} not installed: pip install -e '.[peers]'")
-    return found
+    if any(name.startswith("sherpa") for name in wanted) and importlib.util.find_spec("sherpa_onnx") is None:
+        raise PeerMissing("sherpa_onnx not installed: pip install -e '.[peers]'")
+    return tuple(by_name[name] for name in wanted)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEADINGS = (
-    "server", "streams sustained", "rounds", "tutti ×", "bar", "p50 there", "p98 there", "mean batch", "server, cores",
+    "server", "streams sustained", "rounds", "tutti ×", "p50 there", "p98 there", "mean batch", "server, cores",
     "texts that differ",
 )  # fmt: skip
 
@@ -53,13 +53,11 @@ def _row(findings: Findings, contestant: Contestant) -> tuple[str, ...]:
     ratio, spread = findings.ratio(name), edge.chunk_latency_ms if edge else None
     searched = [probe for probe in findings.of(name) if probe.searched]
     compared, differ = sum(p.compared for p in searched), sum(p.mismatched for p in searched)
-    title = f"({contestant.letter}) {contestant.title}" if contestant.letter else contestant.title
     return (
-        title,
+        contestant.title,
         f"{findings.sustained(name):.0f}",
         ", ".join(str(streams) for streams in findings.by_round(name)),
         "–" if ratio is None or name == contestant.counterpart else f"{ratio:.1f}",
-        f"≥ {contestant.bar:.0f}" if contestant.bar else "–",
         percentile(spread, "p50"),
         percentile(spread, "p98"),
         pages.number(edge.mean_batch if edge else None),

@@ -1,5 +1,8 @@
 """Peer: sherpa-onnx with a server loop like that of its published Python streaming server.
 
+A FastAPI application with the frames of the load generator, a session for each connection, `/readyz`, and batch sizes
+as JSON. Each message is answered before the next one is read.
+
 Streams with a complete chunk are queued; one consumer takes all of them, up to a maximum, and decodes them as one batch
 in a thread, with a future for each stream. When the queue is empty the consumer sleeps, as the published one does.
 Features, batching of states and greedy CTC are sherpa's. A chunk needs a few samples beyond its end (centered windows),
@@ -11,21 +14,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import sherpa_onnx
 import typer
-from fastapi import FastAPI
+import uvicorn
+from fastapi import FastAPI, WebSocket, WebSocketDisconnect
 
-from loadtest.peers.service import BYTES_PER_S, BatchSizes, create_app, results, serve
 from model.published.published_model import PublishedModel
 
 SAMPLE_RATE = 16_000
+BYTES_PER_S = 2 * SAMPLE_RATE
+METADATA = '{"type":"Metadata"}'
+"""Last frame of a stream, followed by a normal close."""
 TAIL_S = 0.5
 """Silence after the last audio: the network's lookahead of 320 ms, and the rest of a chunk."""
 
@@ -38,7 +45,7 @@ class Consumer:
         self._max_batch, self._wait_s = max_batch, max_wait_ms * 1e-3
         self._queue: asyncio.Queue[tuple[Any, asyncio.Future[None]]] = asyncio.Queue()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="nn")
-        self.sizes = BatchSizes()
+        self.batches: Counter[int] = Counter()  # number of batches by size
 
     async def decode(self, stream: Any) -> None:
         """Wait until one chunk of this stream has been decoded."""
@@ -55,7 +62,7 @@ class Consumer:
                 continue
             count = min(self._queue.qsize(), self._max_batch)
             batch = [self._queue.get_nowait() for _ in range(count)]
-            self.sizes.ran(count)
+            self.batches[count] += 1
             await loop.run_in_executor(self._pool, self._recognizer.decode_streams, [stream for stream, _ in batch])
             for _, done in batch:
                 if not done.done():
@@ -96,11 +103,58 @@ class SherpaSession:
         return results(self._received / BYTES_PER_S, text, is_final=is_final)
 
 
-@contextlib.asynccontextmanager
-async def _consuming(consumer: Consumer, _: FastAPI) -> AsyncIterator[None]:
-    task = asyncio.create_task(consumer.run())
-    yield
-    task.cancel()
+def results(cursor_s: float, text: str, *, is_final: bool) -> str:
+    """Return a `Results` frame for all audio up to the cursor."""
+    frame = {
+        "type": "Results",
+        "start": 0.0,
+        "duration": round(cursor_s, 6),
+        "is_final": is_final,
+        "channel": {"alternatives": [{"transcript": text}]},
+    }
+    return msgspec.json.encode(frame).decode()
+
+
+async def converse(socket: WebSocket, session: SherpaSession) -> None:
+    """Serve one stream until it ends."""
+    await socket.accept()
+    try:
+        while (message := await socket.receive())["type"] != "websocket.disconnect":
+            if "CloseStream" in (message.get("text") or ""):
+                await socket.send_text(await session.end())
+                await socket.send_text(METADATA)
+                await socket.close()
+                return
+            async for answer in session.audio(message.get("bytes") or b""):
+                await socket.send_text(answer)
+    except (WebSocketDisconnect, RuntimeError):  # the client disconnected
+        return
+
+
+def application(recognizer: Any, consumer: Consumer, *, sparing: bool) -> FastAPI:
+    """Return an application with a session for each connection."""
+
+    @contextlib.asynccontextmanager
+    async def consuming(_: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(consumer.run())
+        yield
+        task.cancel()
+
+    app = FastAPI(lifespan=consuming)
+
+    @app.get("/readyz")
+    async def ready() -> dict[str, bool]:
+        return {"ready": True}
+
+    @app.get("/batches")
+    async def batches() -> dict[str, int]:
+        return {str(size): count for size, count in sorted(consumer.batches.items())}
+
+    @app.websocket("/v1/listen")
+    async def listen(socket: WebSocket) -> None:
+        await converse(socket, SherpaSession(recognizer, consumer, sparing=sparing))
+
+    return app
 
 
 def _published(folder: Path, threads: int) -> Any:
@@ -135,10 +189,8 @@ def main(
     )
     consumer = Consumer(recognizer, max_batch=max_batch, max_wait_ms=max_wait_ms)
     gc.freeze()
-    app = create_app(
-        lambda: SherpaSession(recognizer, consumer, sparing=published), consumer.sizes, partial(_consuming, consumer)
-    )
-    serve(app, port)
+    app = application(recognizer, consumer, sparing=published)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
 
 
 if __name__ == "__main__":

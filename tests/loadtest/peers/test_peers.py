@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -16,35 +15,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest import processes
+from loadtest import processes, served
 from loadtest.errors import BadManifest, BadSettings, PeerMissing, ServerNotReady
 from loadtest.generator.answers import Answer, decode_answer
 from loadtest.generator.latencies import Spread
 from loadtest.generator.level import Schedule
 from loadtest.peers import bench
 from loadtest.peers.__main__ import read
-from loadtest.peers.contestants import ALL, OURS, chosen
+from loadtest.peers.bench import CLOSE, MOST, Search
+from loadtest.peers.contestants import ALL, DEFAULT, OURS, chosen
 from loadtest.peers.findings import Findings, Probe
-from loadtest.peers.launch import launched
 from loadtest.peers.report import markdown, quantile, rows, write
-from loadtest.peers.search import CLOSE, MOST, Search
-from loadtest.peers.service import is_close, results
 from loadtest.reports.environment import describe
-
-
-def answered(frame: str) -> Answer:
-    answer = decode_answer(frame.encode())
-    assert isinstance(answer, Answer)
-    return answer
+from tests.support.deployment.edge import wait_until
+from tests.support.needs import need_package
 
 
 def test_the_load_generator_can_decode_the_messages() -> None:
-    partial, final = (answered(results(at_s, "so far", is_final=last)) for at_s, last in ((0.5, False), (1.0, True)))
-    assert (partial.start + partial.duration, partial.is_final) == (0.5, False)
-    assert (final.start + final.duration, final.is_final) == (1.0, True)
-    assert is_close('{"type":"CloseStream"}')
-    assert not is_close('{"type":"KeepAlive"}')
-    assert not is_close(None)
+    peer = need_package("loadtest.peers.sherpa_server")
+    for at_s, last in ((0.5, False), (1.0, True)):
+        answer = decode_answer(peer.results(at_s, "so far", is_final=last).encode())
+        assert isinstance(answer, Answer)
+        assert (answer.start + answer.duration, answer.is_final, answer.text) == (at_s, last, "so far")
 
 
 @given(capacity=st.integers(1, MOST), first=st.integers(1, 400), factor=st.sampled_from([1.15, 1.5]))
@@ -128,23 +120,10 @@ def test_the_report_has_a_ratio_with_its_range_for_each_pair() -> None:
     assert "| sherpa-published | 0.50 (0.33 to 0.50) | – | 0.45 (0.40 to 0.50) |" in lines
 
 
-def test_a_published_model_is_measured_in_floats_and_dynamic_int8_with_one_and_two_threads() -> None:
-    names = "sherpa-published,sherpa-published-2,sherpa-published-int8,sherpa-published-int8-2"
-    commands = {one.name: " ".join(one.command[3:]) for one in chosen(names)}
-    assert {name: ("{int8}" in command, "--threads 2" in command) for name, command in commands.items()} == {
-        "sherpa-published": (False, False),
-        "sherpa-published-2": (False, True),
-        "sherpa-published-int8": (True, False),
-        "sherpa-published-int8-2": (True, True),
-    }
-    assert all("--published" in command for command in commands.values())
-    assert {one.counterpart for one in chosen(names)} == {"tutti-published"}
-
-
 def test_the_report_has_servers_criteria_and_problems() -> None:
     table = {row[0]: row for row in rows(MEASURED)}
-    assert table["(a) sherpa-onnx, fp32"][1:5] == ("40", "40", "11.0", "≥ 2")
-    assert table["tutti, greedy"][9] == "0 of 9"
+    assert table["sherpa-onnx, fp32"][1:4] == ("40", "40", "11.0")
+    assert table["tutti, greedy"][8] == "0 of 9"
     page = markdown(MEASURED, "peers.png")
     assert "- sherpa-int8, 0 streams: it did not start\n" in page
     assert "and said why" not in page
@@ -154,7 +133,7 @@ def test_the_report_has_servers_criteria_and_problems() -> None:
 
 def test_the_report_notes_if_no_stream_ended_and_no_text_was_compared() -> None:
     nothing = findings(probe(OURS, 1, 400, 50.0))
-    assert rows(nothing)[0][9] == "–"
+    assert rows(nothing)[0][8] == "–"
     assert "none ended" in markdown(nothing, "peers.png")
     assert "none ended" not in markdown(MEASURED, "peers.png")
 
@@ -191,16 +170,18 @@ class FakeServers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **capacity: int) -> None:
         self.capacity, self.calls, self.rows = capacity, [], 0.0
-        monkeypatch.setattr(bench, "launched", self.launched)
+        monkeypatch.setattr(served, "running", self.running)
+        monkeypatch.setattr(bench, "RunningPeer", lambda *_: self)
         monkeypatch.setattr(bench, "measure", self.measure)
 
     @contextlib.contextmanager
-    def launched(self, command: tuple[str, ...]):
-        name = next(one.name for one in ALL if command[2] in one.command and one.default)
-        self.running = name
-        if not self.capacity[name]:
+    def running(self, command: tuple[str, ...], _: int):
+        self.name = next(name for name in DEFAULT if command[2] in chosen(name)[0].command)
+        if not self.capacity[self.name]:
             raise ServerNotReady("it did not start")
-        yield SimpleNamespace(url="ws://127.0.0.1:1", batches=self.batches, cpu_by_name=Counter)
+        yield SimpleNamespace(pid=0)
+
+    url, cpu_by_name = "ws://127.0.0.1:1", Counter
 
     def batches(self) -> dict[int, float]:
         self.rows += 1.0
@@ -208,8 +189,8 @@ class FakeServers:
 
     def measure(self, settings: object, *, progress: object, alongside: object) -> SimpleNamespace:
         (streams,) = settings.streams  # type: ignore[attr-defined]
-        self.calls.append((self.running, streams))
-        good = streams <= self.capacity[self.running]
+        self.calls.append((self.name, streams))
+        good = streams <= self.capacity[self.name]
         level = SimpleNamespace(
             streams=streams,
             chunk_latency_ms=spread(50.0 if good else 101.0),
@@ -270,32 +251,35 @@ def test_a_level_with_losses_is_not_sustained(fault: str) -> None:
 
 
 STUBBORN = """
-import signal, subprocess, sys, time
+import signal, subprocess, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"],
-                         stdin=subprocess.PIPE, start_new_session=True)
+                         stdin=subprocess.PIPE)
 child.wait()
 """
 
 
-def test_a_server_is_stopped_with_all_its_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "STOP_WITHIN_S", 0.1)
-    server = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE)
-    assert server.stdout is not None
-    assert server.stdout.readline() == b"up\n"
-    pids = [process.pid for process in processes.tree(server.pid)]
-    assert pids[0] == server.pid
-    assert len(pids) == 2
-    assert sum(processes.cpu_by_name(processes.tree(os.getpid())).values()) > 0.0
-    processes.stop(server)
-    assert not processes.tree(server.pid)
-    assert server.stdout.read() == b""  # the child had the other end open
-    server.stdout.close()
+def test_a_server_is_stopped_with_all_its_child_processes(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w+b") as output:
+        server = served.start([sys.executable, "-c", STUBBORN], output)
+        wait_until(lambda: (tmp_path / "out").read_bytes() == b"up\n")
+        pids = [process.pid for process in processes.tree(server.pid)]
+        assert (pids[0], len(pids)) == (server.pid, 2)
+        assert sum(processes.cpu_by_name(processes.tree(os.getpid())).values()) > 0.0
+        served.stop(server, within_s=0.1)
+    wait_until(lambda: not any(command_of(pid) for pid in pids))
+
+
+def command_of(pid: int) -> bytes:
+    """Return the command line of a process, nothing once it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def test_a_server_that_ends_at_once_is_reported_with_its_last_output() -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no weights here')"]
-    with pytest.raises(ServerNotReady, match=r"(?s)ended with 1.*no weights here"), launched(command):
+    with pytest.raises(ServerNotReady, match=r"(?s)ended with 1.*no weights here"), served.running(command, 1):
         pass
 
 
