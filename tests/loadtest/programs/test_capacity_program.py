@@ -1,19 +1,19 @@
-"""Capacity: rule for sustained streams, criteria, page and plot."""
+"""Capacity: rule for sustained streams, criteria, page and plot, by policy or another option; the servers started."""
 
 from __future__ import annotations
 
 import contextlib
-from functools import partial
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from loadtest import compare as compare_module
-from loadtest.capacity import __main__ as capacity_module
-from loadtest.capacity.__main__ import parse_seconds, run
-from loadtest.capacity.report import Capacity, carried, judge
-from loadtest.compare import measure_each
+from loadtest import capacity as capacity_module
+from loadtest import served as served_module
+from loadtest.capacity import Capacity, Ceiling, carried, judge, level_rows, parse_seconds, run
 from loadtest.errors import BadSettings
 from loadtest.generator.latencies import CDF_POINTS, Latencies
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
@@ -95,35 +95,76 @@ def test_a_plotted_distribution_has_few_points_and_keeps_its_shape() -> None:
     assert all(share == pytest.approx(at_ms / 10, abs=0.01) for at_ms, share in cdf)
 
 
-def test_levels_end_at_the_first_far_above_the_objective_and_the_result_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    started: list[list[str]] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
+    """Return the options of the servers that are started; all are one that answers after 10 ms."""
+    options_of: list[list[str]] = []
     with FakeListen(lambda _: Plan(delay_s=0.01, split=True)).in_thread() as server:
 
         def served(options: list[str]) -> contextlib.nullcontext[str]:
-            started.append(options)
+            options_of.append(options)
             return contextlib.nullcontext(server.url)
 
-        monkeypatch.setattr(compare_module, "served", served)
-        monkeypatch.setattr(capacity_module, "measure_each", partial(measure_each, ceiling=lambda: None))
-        asked = settings(
-            write_manifest(tmp_path),
-            streams=(1, 2),
-            level_seconds=(0.5, 0.6),
-            give_up_ms=1.0,
-            stream_s=None,
-            split=True,
-        )
-        code = run(asked, ["eager", "single"], ["--decoder", "greedy"], folder=tmp_path, name="c", command="make bench")
-    assert code == 0, capsys.readouterr().err
-    assert started == [["--policy", policy, "--decoder", "greedy"] for policy in ("eager", "single")]
+        monkeypatch.setattr(capacity_module, "served", served)
+        yield options_of
+
+
+def test_levels_end_at_the_first_far_above_the_objective_and_the_result_is_written(
+    tmp_path: Path, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    above = settings(
+        write_manifest(tmp_path),
+        streams=(1, 2),
+        level_seconds=(0.5, 0.6),
+        give_up_ms=1.0,
+        stream_s=None,
+        split=True,
+    )
+    given: dict[str, Any] = {"folder": tmp_path, "name": "c", "command": "make bench", "ceiling": lambda: None}
+    assert run(above, ["eager", "single"], ["--decoder", "greedy"], **given) == 0, capsys.readouterr().err
+    assert started == [["--decoder", "greedy", "--policy", policy] for policy in ("eager", "single")]
     kept = msgspec.json.decode((tmp_path / "c.json").read_bytes(), type=Capacity)
-    runs = kept.comparison.runs
-    assert [[level.streams for level in run.levels] for run in runs.values()] == [[1], [1]], "10 ms is above 1 ms"
+    assert [[level.streams for level in run.levels] for run in kept.runs.values()] == [[1], [1]], "10 ms is above 1 ms"
     page = (tmp_path / "c.md").read_text()
     assert "`make bench`" in page
+    assert "Ceiling: not measured" in page
     assert "| eager | 1 | 1.0× |" in page
     parts = next(line for line in page.splitlines() if "| slowest 2 % |" in line).strip("| ").split(" | ")
     assert [float(each) for each in parts[5:10]] == [1.0, 2.0, 0.25, 0.5, 0.75]  # queue to write
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_option_is_compared_in_one_table_without_the_targets_of_policies(
+    tmp_path: Path, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = Ceiling({1: 1.5, 64: 10.0}, precision="bf16", threads=1, read_ns=141.2, in_caches=False)
+    given: dict[str, Any] = {"vary": "beams", "folder": tmp_path, "name": "n", "command": "c", "ceiling": lambda: bare}
+    assert run(settings(write_manifest(tmp_path)), ["16", "8"], ["--threads", "1"], **given) == 0
+    assert [options[-2:] for options in started] == [["--beams", "16"], ["--beams", "8"]]
+    out, err = capsys.readouterr()
+    assert "batch 64: 10.00 ms, 512 streams" in err
+    assert "a read of the weights: 141 ns, from memory, so steps are slow" in err
+    kept = msgspec.json.decode(out.splitlines()[-1], type=Capacity)
+    assert [(row[0], row[1]) for row in level_rows(kept)] == [("3", "16"), ("3", "8")]
+    assert level_rows(kept)[0][5] == "1.0×"
+    assert "| streams | beams | p50 |" in (tmp_path / "n.md").read_text()
+    measured = kept.runs["16"].levels[0]
+    assert not [bar for bar in judge([msgspec.structs.replace(measured, streams=400)], {}) if "p98 at" in bar.what]
+
+
+READY = """
+import http.server, sys
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/readyz" else 404)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ready).serve_forever()
+"""
+
+
+def test_a_started_server_is_polled_until_ready_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_module, "serve_command", lambda port, _: [sys.executable, "-c", READY, str(port)])
+    with served_module.served([]) as url:
+        port = int(url.rpartition(":")[2])
+        assert served_module.is_ready(port)
+    assert not served_module.is_ready(port)

@@ -124,9 +124,7 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
             "tests/deploy/test_ray_training.py", ("tutti_asr_lab.training.on_ray",)
         ),
     },
-    "docs/batch-dispatch.md": {
-        "make bench": Elsewhere("tests/loadtest/programs/test_capacity_program.py", ("measure_each",))
-    },
+    "docs/batch-dispatch.md": {"make bench": Elsewhere("tests/loadtest/programs/test_capacity_program.py", ("run(",))},
     "docs/contact-center.md": {
         "python -": HERE,
         "tutti transcribe ": HERE,
@@ -194,7 +192,9 @@ CLASSES: Mapping[str, Mapping[str, Class]] = {
         ".venv/bin/tutti serve ": HERE,
         ".venv/bin/tutti loadtest --streams 200 ": LOAD,
         "grep ": NotHere("reads a development set that is not part of the repository"),
-        ".venv/bin/python -m loadtest.compare ": Elsewhere("tests/loadtest/programs/test_compare.py", ("compare(",)),
+        ".venv/bin/python -m loadtest.capacity ": Elsewhere(
+            "tests/loadtest/programs/test_capacity_program.py", ("vary",)
+        ),
     },
     "docs/models.md": {
         "tutti model fetch": Same("README.md"),

@@ -1,1 +1,0 @@
-"""`python -m loadtest.capacity`: capacity of one machine in live streams."""
