@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from batching.processes import ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes
+from batching.processes import OWN, Processes, StepCosts, choose_processes
 from server.cli import app
-from tutti_asr_lab.planning.front_ends import Prediction, forecast, predict
+from tutti_asr_lab.planning.front_ends import Prediction, predict
 
 PAGE = Path(__file__).parents[3] / "docs" / "front-ends.md"
 COMMANDS = (
@@ -43,50 +42,16 @@ def test_each_part_carries_what_its_time_allows(
     assert (found.streams, found.bound_by) == (min(bounds.values()), bound)
 
 
-def test_a_gpu_leaves_the_engine_its_python() -> None:
-    found = chosen(16, ON_GPU)
-    assert (found.bounds, found.bound_by) == ({"event loops": 4_853, "engine": 5_091}, "event loops")
-
-
-def test_a_longer_step_of_a_model_carries_more_streams() -> None:
-    short, long = (predict(16, Processes(2, 1, 13), PUBLISHED, step_s) for step_s in (0.08, 0.16))
-    assert long.streams == pytest.approx(2 * short.streams, abs=1)
-
-
 def test_one_process_shares_its_cores() -> None:
     one, two = (chosen(cores) for cores in (1, 2))
     assert (one.bound_by, two.bound_by) == ("cores", "event loops")
     assert one.streams < two.streams == chosen(3).streams
 
 
-def test_a_dearer_part_carries_fewer_streams() -> None:
-    processes = Processes(2, 1, 1)
-    for slower in (StepCosts(front_end_us=300.0), StepCosts(engine_us=30.0), StepCosts(step_us=120.0)):
-        assert predict(4, processes, slower).streams < predict(4, processes).streams
-
-
-def test_what_was_never_run_is_said() -> None:
-    lines = forecast([chosen(cores) for cores in (2, 8)]).lines
-    assert "400 to 500 streams" in lines[1]
-    assert lines[2].endswith("nothing")
-    assert forecast([chosen(16, ON_GPU)]).lines[1].endswith("engine alone: 4,000 streams")
-    assert "165 streams of 26 million" in forecast([chosen(2, PUBLISHED)]).lines[1]
-    assert "predicted, not measured" in " ".join(lines)
-
-
 def plan(options: str) -> str:
     done = runner.invoke(app, ["plan", *options.split()])
     assert done.exit_code == 0, done.output
     return done.stdout
-
-
-def test_the_command_prints_text_and_json() -> None:
-    document = json.loads(plan("--cores 4,8 --json").splitlines()[-1])
-    assert document["costs"]["front_end_us"] == OWN.front_end_us
-    small, large = document["machines"]
-    assert (small["front_ends"], small["engines"], small["threads"], small["run"]) == (2, 1, 1, "nothing")
-    assert large["predicted"]["streams"] == 1_493
-    assert "1,493" in plan("--cores 8")
 
 
 @pytest.mark.parametrize(

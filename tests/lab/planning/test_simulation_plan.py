@@ -41,12 +41,6 @@ def test_capacity_is_sustained_and_slightly_more_is_not():
     assert not beyond.stable or beyond.latency_ms.p98 > 80
 
 
-def test_no_policy_is_stable_above_most_streams():
-    for policy in (Policy.EAGER, Policy.DEADLINE):
-        serving = replace(SERVING, policy=policy)
-        assert not run_load(TINY, serving, round(1.1 * most_streams(TINY, serving))).stable
-
-
 @pytest.mark.parametrize("policy", [Policy.EAGER, Policy.DEADLINE])
 def test_a_laxer_objective_never_needs_more_replicas(policy):
     serving = replace(SERVING, policy=policy)
@@ -63,12 +57,6 @@ def test_a_plan_distributes_the_streams_with_headroom():
     assert found.streams_per_replica <= 0.7 * found.capacity
     assert found.at.within(0.1)
     assert plan(TINY, SERVING, streams=1_000, slo_s=0.1, headroom=0.6).replicas > found.replicas
-
-
-def test_batches_carry_several_times_as_many_streams_as_one_row_at_a_time():
-    batches, rows = (capacity(TINY, replace(SERVING, max_batch=size), 0.1) for size in (SERVING.max_batch, 1))
-    assert batches.streams > 4 * rows.streams
-    assert not run_load(TINY, replace(SERVING, max_batch=1), rows.streams + 2).stable
 
 
 def test_an_objective_below_one_step_is_impossible():

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from loadtest.generator.measures import LevelReport
 from loadtest.processes import Process
+from tests.support.clients.loadtest_bench import level_report
 from tutti_asr_lab.trials.__main__ import app
 from tutti_asr_lab.trials.figures import figures
 from tutti_asr_lab.trials.scenarios import engine
@@ -28,21 +28,8 @@ def test_the_host_that_serves_is_the_one_started_first() -> None:
 
 def test_a_short_run_loses_nothing(tmp_path: Path) -> None:
     """Two kills under a few streams."""
-    words = [
-        "engine",
-        "--streams",
-        "4",
-        "--stream-s",
-        "4",
-        "--resumable",
-        "2",
-        "--every-s",
-        "6",
-        "--seconds",
-        "12",
-        "--folder",
-    ]
-    found = CliRunner().invoke(app, [*words, str(tmp_path)])
+    options = "engine --streams 4 --stream-s 4 --resumable 2 --every-s 6 --seconds 12 --folder"
+    found = CliRunner().invoke(app, [*options.split(), str(tmp_path)])
     document = msgspec.json.decode((tmp_path / "engine_kill.json").read_bytes())
     assert found.exit_code == 0, [
         bar for bar in document["bars"] if bar["found"] is None or bar["found"] > bar["at_most"]
@@ -54,20 +41,10 @@ def test_a_short_run_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_loss_is_judged() -> None:
-    level = msgspec.convert(
-        dict.fromkeys(LevelReport.__struct_fields__, 0)
-        | dict.fromkeys(
-            ("chunk_latency_ms", "final_latency_ms", "queue_wait_ms", "step_ms", "decode_ms", "generator_lag_ms"), None
-        )
-        | {"policy": "", "problems": {}, "mismatches": (), "server": {}, "minutes": (), "arrivals": "fixed"}
-        | dict.fromkeys(("refusals", "uploads", "handover_ms", "write_ms", "parts"), None),
-        LevelReport,
-    )
-    good = msgspec.structs.replace(level, compared=5)
-    none = figures([], {})
+    good, none = level_report(0.01), figures([], {})
     assert all(bar.met for bar in engine.judge(good, (0.1, 0.2), none, bar_s=1.5))
     for changes in ({"failed": 1}, {"mismatched": 1}, {"unanswered": 1}, {"compared": 0}):
-        bad = msgspec.structs.replace(good, **changes)
+        bad = level_report(0.01, **changes)
         assert not all(bar.met for bar in engine.judge(bad, (0.1,), none, bar_s=1.5)), changes
     assert not all(bar.met for bar in engine.judge(good, (0.1, 1.6), none, bar_s=1.5))
     assert not all(bar.met for bar in engine.judge(good, (), none, bar_s=1.5))

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from loadtest.generator.latencies import Latencies
-from loadtest.generator.measures import LevelReport, MinuteReport, ServerFigures
+from loadtest.generator.measures import LevelReport
+from tests.support.clients.loadtest_bench import level_report
 from tutti_asr_lab.trials.__main__ import app
 from tutti_asr_lab.trials.figures import figures
 from tutti_asr_lab.trials.scenarios.front_ends import KilledFrontEnd, Server, judge
@@ -43,20 +43,8 @@ def test_without_its_supervisor_a_server_closes_its_streams_and_ends(tmp_path: P
     assert by_name["last stream closed"] > 1, "streams are drained, not cut"
 
 
-def level(p98_ms: tuple[float, float] = (10.0, 12.0), **changes: object) -> LevelReport:
-    def period(ms: float) -> MinuteReport:
-        latencies = Latencies()
-        latencies.add(ms / 1_000)
-        return MinuteReport(
-            latencies.spread(), msgspec.convert(dict.fromkeys(ServerFigures.__struct_fields__), ServerFigures)
-        )
-
-    zeros = dict.fromkeys(LevelReport.__struct_fields__, 0)
-    spreads = ("chunk_latency_ms", "final_latency_ms", "queue_wait_ms", "step_ms", "decode_ms", "generator_lag_ms")
-    nothing = dict.fromkeys((*spreads, "refusals", "uploads", "handover_ms", "write_ms", "parts"))
-    rest = {"policy": "", "problems": {}, "mismatches": (), "server": {}, "minutes": (), "arrivals": "fixed"}
-    found = msgspec.convert(zeros | nothing | rest, LevelReport)
-    return msgspec.structs.replace(found, minutes=tuple(map(period, p98_ms)), compared=5, **changes)
+def level(*p98_s: float, **changes: object) -> LevelReport:
+    return level_report(*(p98_s or (0.010, 0.012)), **changes)
 
 
 def killed(**changes: Any) -> KilledFrontEnd:
@@ -98,4 +86,4 @@ def test_every_consequence_of_a_kill_is_judged() -> None:
     assert missed(level(), killed(slots_free_s=1.2)) == ["slots of the killed front end free"]
     assert missed(level(), killed(serves_s=None)) == ["another front end has a stream"]
     assert missed(level(), killed(fell=["tutti_steps_total"])) == ["counters that fell"]
-    assert missed(level((10.0, 16.0)), killed()) == ["p98 after the kill"]
+    assert missed(level(0.010, 0.016), killed()) == ["p98 after the kill"]

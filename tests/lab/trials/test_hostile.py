@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.generator.measures import LevelReport
 from server.http import bounded_protocol
 from server.streaming import connection, flow_control
-from tests.support.clients.loadtest_bench import T0
+from tests.support.clients.loadtest_bench import level_report as level
 from tests.support.needs import need_ipv6
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
@@ -128,13 +127,6 @@ def test_memory_may_grow_by_two_percent() -> None:
         assert [each.what for each in found if not each.met] == ([] if met else ["memory"])
 
 
-def level(p98_s: float, **changes: object) -> LevelReport:
-    measures = LevelMeasures(T0, T0 + 60, {})
-    measures.step_answered(T0 + 1, T0 + 1 + p98_s)
-    report = measures.report(streams=3, to_s=T0 + 60, policy="", generator_cpu_cores=0.0, server=ServerFigures())
-    return msgspec.structs.replace(report, **({"compared": 5} | changes))
-
-
 SENT = Plan(messages=100, rounds=3)
 
 
@@ -147,7 +139,12 @@ SENT = Plan(messages=100, rounds=3)
         (Tally(100), level(0.01, mismatched=1), {}, ["transcripts that differ from those alone"]),
         (Tally(100), level(0.01, compared=0), {}, ["transcripts that were not compared"]),
         (Tally(100), level(0.01, failed=1), {}, ["streams that failed or were refused"]),
-        (Tally(100, statuses={500: 1, 503: 9, 400: 9}), level(0.01), {}, ["responses with a server error status"]),
+        (
+            Tally(100, statuses={500: 1, 503: 9, 400: 9}),
+            level(0.01),
+            {},
+            ["responses with a server error status"],
+        ),
         (Tally(100, problems={"x": 1}), level(0.01), {}, ["attacks that did not end"]),
         (Tally(100), level(0.01), {"x": 1}, ["errors in the server's log"]),
     ],

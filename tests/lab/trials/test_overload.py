@@ -14,12 +14,12 @@ import pytest
 import soundfile
 
 from loadtest.errors import BadSettings
-from loadtest.generator.measures import LevelMeasures, LevelReport, RefusalFigures, ServerFigures
+from loadtest.generator.measures import LevelMeasures, LevelReport, RefusalFigures
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure_levels
 from loadtest.reports.criteria import Criterion, unmet
 from tests.support.clients.fake_listen import FakeListen
-from tests.support.clients.loadtest_bench import T0, settings, write_manifest
+from tests.support.clients.loadtest_bench import T0, level_report, settings, write_manifest
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 from tutti_asr_lab.trials.leftovers import IdleFigures, judge_leftovers
@@ -83,13 +83,6 @@ def test_uploads_are_served_alongside_live_streams(live_server: Start, spoken: L
     server.wait_idle()
 
 
-def overloaded(p98_s: float, refusals: RefusalFigures | None) -> LevelReport:
-    measures = LevelMeasures(T0, T0 + 60, {})
-    measures.step_answered(T0 + 1, T0 + 1 + p98_s)
-    report = measures.report(streams=3, to_s=T0 + 60, policy="", generator_cpu_cores=0.0, server=ServerFigures())
-    return msgspec.structs.replace(report, refusals=refusals)
-
-
 def refused_within(seconds: float, status: int = 503, without: int = 0) -> RefusalFigures:
     measures = LevelMeasures(T0, T0 + 60, {})
     measures.refusal.add(seconds)
@@ -99,11 +92,11 @@ def refused_within(seconds: float, status: int = 503, without: int = 0) -> Refus
 @pytest.mark.parametrize(
     ("level", "missed"),
     [
-        (overloaded(0.09, refused_within(0.04)), []),
-        (overloaded(0.11, refused_within(0.04)), ["accepted streams, chunk latency p98"]),
-        (overloaded(0.09, refused_within(0.06)), ["refusals, time to the response p98"]),
-        (overloaded(0.09, refused_within(0.04, 429)), ["refusals with another status than 503"]),
-        (overloaded(0.09, refused_within(0.04, without=1)), ["refusals without Retry-After"]),
+        (level_report(0.09, refusals=refused_within(0.04)), []),
+        (level_report(0.11, refusals=refused_within(0.04)), ["accepted streams, chunk latency p98"]),
+        (level_report(0.09, refusals=refused_within(0.06)), ["refusals, time to the response p98"]),
+        (level_report(0.09, refusals=refused_within(0.04, 429)), ["refusals with another status than 503"]),
+        (level_report(0.09, refusals=refused_within(0.04, without=1)), ["refusals without Retry-After"]),
     ],
 )
 def test_each_criterion_of_an_overload_can_be_missed(level: LevelReport, missed: list[str]) -> None:
@@ -111,7 +104,7 @@ def test_each_criterion_of_an_overload_can_be_missed(level: LevelReport, missed:
 
 
 def test_an_overload_without_refusals_misses_its_criteria() -> None:
-    assert len([each for each in judge(overloaded(0.01, None)) if not each.met]) == 3
+    assert len([each for each in judge(level_report(0.01, refusals=None)) if not each.met]) == 3
 
 
 def test_leaks_and_missing_figures_are_missed_criteria() -> None:

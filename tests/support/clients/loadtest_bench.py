@@ -6,9 +6,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import soundfile
 
+from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import LoadSettings
 from tests.support.clients.fake_listen import STEP_S
@@ -30,6 +32,19 @@ def write_manifest(folder: Path) -> Path:
     path = folder / "manifest.jsonl"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def level_report(*latencies_s: float, **changes: object) -> LevelReport:
+    """Report of a level with one answered step in each minute, of that latency, and five compared transcripts."""
+    measures = LevelMeasures(T0, T0 + 60.0 * len(latencies_s), {})
+    for minute, latency_s in enumerate(latencies_s):
+        due_s = T0 + 60.0 * minute + 1.0
+        measures.step_answered(due_s, due_s + latency_s)
+    end_s, minutes = T0 + 60.0 * len(latencies_s), [ServerFigures()] * len(latencies_s)
+    report = measures.report(
+        streams=3, to_s=end_s, policy="", generator_cpu_cores=0.0, server=ServerFigures(), by_minute=minutes
+    )
+    return msgspec.structs.replace(report, **({"compared": 5} | changes))
 
 
 def settings(manifest: Path, url: str = "", **changes: object) -> LoadSettings:

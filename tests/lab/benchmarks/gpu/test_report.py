@@ -33,24 +33,6 @@ def synthetic():
     return Results([Run("1", DEVICE)], rows)
 
 
-def test_a_page_without_runs_says_never_run_in_every_table():
-    page = report.page(Results())
-    assert page.count("\n## ") == len(report.TABLES)
-    assert page.count(f"\n\n{report.NEVER}\n") == len(report.TABLES)
-
-
-def test_a_page_has_device_versions_commit_and_date():
-    page = report.page(synthetic())
-    for fact in ("NVIDIA H100 80GB HBM3", "driver 580.1", "torch 2.11.0", "1980 MHz", "commit abc", "2026-11-23T00:40"):
-        assert fact in page
-
-
-def test_a_section_without_rows_says_never_run():
-    page = report.page(synthetic())
-    assert "## Compilation\n\nnever run\n" in page
-    assert "## A step\n\nnever run" not in page
-
-
 def test_rows_of_a_batch_are_columns_of_the_table():
     table = report.tables(synthetic(), ["steps"])
     assert "| network | rung | how | 1 | 8 |" in table
@@ -66,20 +48,6 @@ def test_a_case_that_failed_is_listed_with_its_error():
     assert "| streams | network=ds2-7x1760 rung=persistent streams=10 | RuntimeError: a / b |" in report.page(
         synthetic()
     )
-
-
-def test_a_dry_run_is_marked_in_every_table_and_at_the_top():
-    results = synthetic()
-    results.runs[0] = Run("1", DEVICE, dry=True)
-    page = report.page(results)
-    assert page.count("dry, CPU, no measurement") == 1 + 4
-
-
-def test_the_summary_has_device_and_date_of_each_figure_or_never_run():
-    lines = report.summary(synthetic()).splitlines()[2:]
-    step = next(line for line in lines if "8 rows, `persistent`" in line and "7x1760" in line)
-    assert step.endswith("| 260.5 | NVIDIA H100 80GB HBM3, 2026-11-23 |")
-    assert sum("never run" in line for line in lines) == len(lines) - 1
 
 
 def test_a_refresh_changes_only_the_text_between_the_marks(tmp_path):

@@ -43,12 +43,6 @@ def test_the_training_record_names_the_averaged_files(tmp_path: Path) -> None:
     ]
 
 
-def test_the_mean_of_one_file_twice_is_that_file(tmp_path: Path) -> None:
-    path = put(tmp_path / "one.safetensors", 1)
-    for name, weight in mean([path, path], [1.0, 1.0]).state_dict().items():
-        assert torch.equal(weight, load_network(path)[0].state_dict()[name])
-
-
 def test_quantized_weights_count_as_floats() -> None:
     shipped = checkpoint.named(Path("tutti-small"))
     found, floats = mean([shipped, shipped], [1.0, 1.0]).state_dict(), load_network(shipped)[0].state_dict()

@@ -23,12 +23,6 @@ def run(tmp_path, *arguments):
     return CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "curve")])
 
 
-def test_every_decoder_of_an_evaluation_is_a_point():
-    greedy, beam = scaling_curves.read_point(6.9, evaluation(0.8))
-    assert (greedy.value, greedy.decoder, greedy.wer) == (6.9, "greedy", {"all": 0.8, "a": 0.8})
-    assert (beam.decoder, beam.wer["a"], beam.cer) == ("beam", 0.4, 0.4)
-
-
 def test_the_command_writes_a_table_with_the_references_at_its_end(tmp_path):
     for hours, wer in ((1, 0.9), (2, 0.8)):
         (tmp_path / f"{hours}").write_text(evaluation(wer))

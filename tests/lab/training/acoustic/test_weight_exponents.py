@@ -7,7 +7,7 @@ import torch
 
 from model.torch_network.checkpoint import load_network
 from tests.support.training.tones import TINY, recipe, write_tones
-from tutti_asr_lab.training.acoustic.curves.weight_exponents import FP16_LEAST, FP16_NORMAL, below, draw, exponents
+from tutti_asr_lab.training.acoustic.curves.weight_exponents import FP16_LEAST, FP16_NORMAL, below, exponents
 from tutti_asr_lab.training.acoustic.run import Places, train
 
 
@@ -21,12 +21,6 @@ def test_the_limits_are_those_of_fp16():
     assert torch.tensor(2.0**FP16_LEAST).half() > 0
     assert torch.tensor(2.0 ** (FP16_LEAST - 1)).half() == 0
     assert below({FP16_LEAST - 1: 1, FP16_NORMAL - 1: 2, FP16_NORMAL: 5}, FP16_NORMAL) == pytest.approx(3 / 8)
-
-
-def test_the_histogram_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    draw({-20: 1, -3: 10}, tmp_path / "weights.png")
-    assert (tmp_path / "weights.png").stat().st_size > 1_000
 
 
 def test_a_run_writes_the_histogram_of_the_weights_that_it_saves(tmp_path):

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from model.errors import LanguageModelError
 from model.lm.language_model import LanguageModel
 from tutti_asr_lab.commands.lm import lm
-from tutti_asr_lab.training.language_model.pair_counts import read_counts
 from tutti_asr_lab.training.language_model.train import TrainingOptions, train
 
 HOUSE = ["Turn on the light!", "Turn off the light.", "Turn on the 2 lamps", "Is the light on?"]
@@ -154,14 +152,6 @@ def test_cut_offs_are_checked(texts: dict[str, Path], tmp_path: Path, counts: st
         run("train", texts["house"], "--out", tmp_path / "x.arpa", "--min-count", counts, "--mix", "none").exit_code
         == 2
     )
-
-
-def test_counts_are_parsed(tmp_path: Path) -> None:
-    path = tmp_path / "web.counts"
-    path.write_text("the 100\n\nthe kettle 9\n", encoding="utf-8")
-    assert read_counts(path) == ({"the": 100}, {("the", "kettle"): 9})
-    with pytest.raises(LanguageModelError, match="cannot read"):
-        read_counts(tmp_path / "none.counts")
 
 
 def test_words_of_other_languages_stay_as_written(tmp_path: Path) -> None:

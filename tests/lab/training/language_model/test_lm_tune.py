@@ -74,15 +74,6 @@ def test_the_search_approaches_the_best_weights_and_reports_improvements() -> No
     assert done[0].loss("mean")[0] <= 0.1 < losses[0][0]
 
 
-def test_the_same_seed_tries_the_same_weights() -> None:
-    with ThreadPoolExecutor(1) as executor:
-        one, two = (
-            [t.weights for t in search([output_for("a")], Sensitive, IDEAL, 12, "pooled", executor=executor, seed=3)]  # type: ignore[arg-type]
-            for _ in range(2)
-        )
-    assert one == two
-
-
 def test_proposals_stay_within_their_ranges() -> None:
     rng = Random(0)
     for step in range(200):

@@ -63,35 +63,6 @@ def test_every_process_gets_the_bits_of_the_tree(algorithm, size, length):
     assert all(np.array_equal(total.numpy(), expected) for total in totals)
 
 
-def farthest_first(total, rank, size, exchange):
-    """Halving as it is usual, which begins with the farthest rank."""
-
-    def reverse(number):
-        return int(f"{number:0{size.bit_length() - 1}b}"[::-1], 2)
-
-    halving(total, reverse(rank), size, lambda mine, theirs, partner: exchange(mine, theirs, reverse(partner)))
-
-
-def ring(buffers):
-    """Sum along the chain of a ring: the part of process c begins at process c + 1."""
-    size, parts = len(buffers), np.array_split(np.arange(buffers[0].numel()), len(buffers))
-    total = np.empty(buffers[0].numel(), np.float32)
-    for first, part in enumerate(parts):
-        chain = buffers[(first + 1) % size].numpy()[part].copy()
-        for step in range(2, size + 1):
-            chain += buffers[(first + step) % size].numpy()[part]
-        total[part] = chain
-    return total
-
-
-@pytest.mark.parametrize("size", PROCESSES[1:])
-def test_neither_a_ring_nor_halving_from_the_farthest_rank_has_the_bits_of_the_tree(size):
-    buffers = numbers(size, 501)
-    expected = tree([buffer.numpy() for buffer in buffers])
-    assert not np.array_equal(ring(buffers), expected)
-    assert not np.array_equal(reduced(farthest_first, buffers)[0][0].numpy(), expected)
-
-
 @pytest.mark.parametrize("size", PROCESSES)
 def test_halving_sends_the_least_bytes_that_a_sum_needs(size):
     length = 1_024

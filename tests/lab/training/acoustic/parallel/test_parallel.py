@@ -34,30 +34,6 @@ def tree_sum(buffers):
     return tree.total()
 
 
-@pytest.mark.parametrize("number", [1, 2, 4, 8, 16])
-def test_any_number_of_processes_gives_the_same_sum(number):
-    buffers = leaves(number)
-    whole = tree_sum(buffers)
-    processes = 1
-    while processes <= number:
-        share = number // processes
-        totals = [tree_sum(buffers[rank * share : (rank + 1) * share]) for rank in range(processes)]
-        step = 1
-        while step < processes:  # as `Team.sum` does over sockets
-            totals = [totals[rank].clone().add_(totals[rank ^ step]) for rank in range(processes)]
-            step *= 2
-        assert all(torch.equal(total, whole) for total in totals)
-        processes *= 2
-
-
-def test_the_order_of_these_sums_matters():
-    buffers = leaves(16)
-    in_turn = torch.zeros(501)
-    for buffer in buffers:
-        in_turn += buffer
-    assert not torch.equal(in_turn, tree_sum(buffers))
-
-
 @pytest.mark.parametrize("wrong", [3, 8, 0])
 def test_a_number_of_processes_that_cannot_share_an_update_is_refused(wrong):
     with pytest.raises(TrainingError, match="use 1, 2, 4"):
