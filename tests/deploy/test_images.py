@@ -69,11 +69,6 @@ def test_the_dockerfile_passes_its_linter() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_linter_rejects_a_bad_dockerfile(tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text("FROM python\nRUN sudo pip install tutti\n")
-    assert subprocess.run([program("hadolint"), tmp_path / "Dockerfile"], capture_output=True, check=False).returncode
-
-
 def test_images_run_as_an_unprivileged_user_and_check_health_without_curl() -> None:
     replica = DOCKERFILE.split("AS replica")[1]
     assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", replica, re.MULTILINE)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
-import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -20,7 +17,7 @@ from tests.support.deployment.edge import Hang, closed_port, first_server_is_dra
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import spell
-from tutti_asr_lab.trials.proxies import PROXIES, Ports
+from tutti_asr_lab.trials.proxies import PROXIES
 
 Start = Callable[..., LiveServer]
 every_proxy = pytest.mark.parametrize("name", list(PROXIES))
@@ -259,37 +256,3 @@ def test_this_setting_is_the_timeout_of_an_open_stream(live_server: Start, name:
         with pytest.raises(ConnectionClosed) as closed:
             client.receive()
         assert closed.value.rcvd is None, "cut by the proxy, not closed by the server"
-
-
-def test_haproxy_serves_its_statistics(live_server: Start) -> None:
-    with proxied("haproxy", live_server()) as proxy:
-        figures = f"http://127.0.0.1:{proxy.ports.figures}"
-        line = 'haproxy_server_status{proxy="replicas",server="replica-1",state="UP"} 1'
-        assert line in httpx.get(f"{figures}/metrics", timeout=WAIT_S).text
-        assert "replica-1" in httpx.get(f"{figures}/", timeout=WAIT_S).text
-
-
-@every_proxy
-def test_rendering_rejects_a_configuration_without_the_address_of_a_replica(name: str, tmp_path: Path) -> None:
-    proxy = PROXIES[name]
-    address = "replica:8080" if name == "haproxy" else "replica-2"
-    broken = tmp_path / "broken.cfg"
-    broken.write_text(proxy.config.read_text().replace(address, "elsewhere"))
-    with pytest.raises(ValueError, match=address):
-        replace(proxy, config=broken).render(Ports(1, 2, 3, 4), [5, 6, 7], tmp_path)
-
-
-@every_proxy
-def test_a_stopped_proxy_leaves_no_process(live_server: Start, name: str) -> None:
-    with proxied(name, live_server()) as proxy:
-        assert processes_with(str(proxy.config))
-    assert not processes_with(str(proxy.config))
-
-
-def processes_with(word: str) -> list[str]:
-    """Return the IDs of processes whose command line contains `word`."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # the process has ended
-            found += [path.parent.name] if word in path.read_text() else []
-    return found

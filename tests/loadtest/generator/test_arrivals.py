@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,28 +19,22 @@ from loadtest.generator.uploads import wav
 from loadtest.measurement.report import faults
 from loadtest.measurement.run import COMPOSED, measure_levels
 from tests.support.clients.fake_listen import FakeListen, Plan
-from tests.support.clients.loadtest_bench import RECORDINGS, T0, recording, settings, write_manifest
+from tests.support.clients.loadtest_bench import (
+    RECORDINGS,
+    T0,
+    WITHIN_S,
+    recording,
+    settings,
+    under_load,
+    write_manifest,
+)
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.files.audio import read_pcm
-
-WITHIN_S = 15.0
 
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
     return write_manifest(tmp_path)
-
-
-def under_load(
-    manifest: Path, plan: Callable[[int], Plan] = lambda _: Plan(), **changes: object
-) -> tuple[LevelReport, FakeListen]:
-    async def main() -> tuple[LevelReport, FakeListen]:
-        after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
-        async with after_reference.running() as server:
-            result = await measure_levels(settings(manifest, server.url, **changes), progress=lambda _: None)
-        return result.document.levels[0], server
-
-    return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
 
 def test_stream_lengths_have_the_given_mean_and_distribution() -> None:

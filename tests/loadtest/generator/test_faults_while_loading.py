@@ -6,20 +6,24 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from loadtest.errors import NoReference
 from loadtest.generator.arrivals import Arrivals
-from loadtest.generator.measures import LevelReport
 from loadtest.measurement.report import Document, faults
 from loadtest.measurement.run import measure_levels, run_loadtest
 from tests.support.clients.fake_listen import STEP_S, FakeListen, Plan
-from tests.support.clients.loadtest_bench import LEVEL_S, RECORDINGS, STEPS, settings, write_manifest
-
-WITHIN_S = 15.0
+from tests.support.clients.loadtest_bench import (
+    LEVEL_S,
+    RECORDINGS,
+    STEPS,
+    WITHIN_S,
+    settings,
+    under_load,
+    write_manifest,
+)
 
 
 @pytest.fixture
@@ -27,21 +31,8 @@ def manifest(tmp_path: Path) -> Path:
     return write_manifest(tmp_path)
 
 
-def under_load(manifest: Path, plan: Callable[[int], Plan], **changes: object) -> LevelReport:
-    """Return the report of one level; `plan` applies to connections numbered after those of the reference pass."""
-
-    async def main() -> LevelReport:
-        after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
-        async with after_reference.running() as server:
-            result = await measure_levels(settings(manifest, server.url, **changes), progress=lambda _: None)
-        [level] = result.document.levels
-        return level
-
-    return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
-
-
 def test_a_server_without_faults_gets_a_clean_report_that_includes_its_delay(manifest: Path) -> None:
-    level = under_load(manifest, lambda _: Plan(delay_s=0.02))
+    level, _ = under_load(manifest, lambda _: Plan(delay_s=0.02))
     assert faults(level) == []
     assert level.chunk_latency_ms is not None
     assert level.final_latency_ms is not None
@@ -110,6 +101,6 @@ def test_a_missing_server_is_reported_with_its_address(manifest: Path, capsys: p
 
 
 def test_a_level_can_play_each_recording_once(manifest: Path) -> None:
-    level = under_load(manifest, lambda _: Plan(), arrivals=Arrivals.ONCE)
+    level, _ = under_load(manifest, lambda _: Plan(), arrivals=Arrivals.ONCE)
     assert (level.complete, level.cut, level.compared) == (3, 0, 3)
     assert level.steps <= 3 * STEPS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,11 +16,9 @@ from websockets.streams import StreamReader
 
 from loadtest.errors import BadFrame
 from loadtest.generator.frames import BINARY, CLOSE, PING, TEXT, FrameReader, masked
-from loadtest.generator.measures import LevelReport
 from loadtest.measurement.report import faults
-from loadtest.measurement.run import measure_levels
-from tests.support.clients.fake_listen import FakeListen, Plan
-from tests.support.clients.loadtest_bench import RECORDINGS, settings, write_manifest
+from tests.support.clients.fake_listen import Plan
+from tests.support.clients.loadtest_bench import under_load, write_manifest
 
 OPCODES = {TEXT: Opcode.TEXT, BINARY: Opcode.BINARY, CLOSE: Opcode.CLOSE, PING: Opcode.PING}
 
@@ -105,14 +103,8 @@ def test_the_library_accepts_a_complete_session() -> None:
     assert (server.close_rcvd.code, server.state) == (1000, State.CLOSING)  # only the TCP close is missing
 
 
-def test_an_invalid_frame_under_load_is_a_failure(tmp_path) -> None:
-    async def main() -> LevelReport:
-        plan = lambda number: Plan(broken_frame=number == RECORDINGS + 1)  # noqa: E731
-        async with FakeListen(plan).running() as server:
-            result = await measure_levels(settings(write_manifest(tmp_path), server.url), progress=lambda _: None)
-        return result.document.levels[0]
-
-    level = asyncio.run(asyncio.wait_for(main(), 15.0))
+def test_an_invalid_frame_under_load_is_a_failure(tmp_path: Path) -> None:
+    level, _ = under_load(write_manifest(tmp_path), lambda number: Plan(broken_frame=number == 1))
     assert level.failed == 1
     assert "closed with 1002" in next(iter(level.problems))
     assert faults(level)

@@ -201,6 +201,30 @@ def test_a_step_without_a_result_counts_with_its_age() -> None:
     assert tape.unanswered == [(0.24, 5.0)]
 
 
+@pytest.mark.parametrize(
+    ("long_steps", "cursor_s", "measured"),
+    [
+        (True, 0.2, [(0.24, 0.25)]),  # from the message that completes the step
+        (True, 0.24, [(0.24, 0.25)]),
+        (False, 0.24, [(0.08, 0.25), (0.16, 0.25), (0.24, 0.25)]),
+    ],
+)
+def test_of_steps_longer_than_a_message_the_completing_one_is_measured(
+    long_steps: bool, cursor_s: float, measured: list[tuple[float, float]]
+) -> None:
+    tape = Tape()
+    playback = Playback(recording(10, 0.0), T0, tape, long_steps=long_steps)
+    playback.opened(T0 - 0.1)
+    while playback.next_s is not None:
+        playback.take(playback.next_s)
+    playback.message(answer(cursor_s), T0 + 0.25)
+    assert tape.steps == measured
+    if long_steps:
+        playback.close(T0 + 0.8)
+        playback.message(answer(0.8), T0 + 0.95)
+        assert tape.steps == measured, "a result after CloseStream is not a step"
+
+
 def test_the_pacer_calls_in_order_and_never_early() -> None:
     now = T0
     timers: list[tuple[float, Callable[[], None]]] = []

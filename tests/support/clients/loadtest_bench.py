@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +15,14 @@ import soundfile
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import LoadSettings
-from tests.support.clients.fake_listen import STEP_S
+from loadtest.measurement.run import measure_levels
+from tests.support.clients.fake_listen import STEP_S, FakeListen, Plan
 
 T0 = 8_675_309.25  # no test depends on where time starts
 RECORDINGS = 3
 STEPS = 4  # whole steps in each recording, and half a step more
 LEVEL_S = 0.6
+WITHIN_S = 15.0
 
 
 def write_manifest(folder: Path) -> Path:
@@ -50,6 +54,21 @@ def level_report(*latencies_s: float, **changes: object) -> LevelReport:
 def settings(manifest: Path, url: str = "", **changes: object) -> LoadSettings:
     small = LoadSettings(url=url, streams=(3,), seconds=LEVEL_S, warmup_s=0.1, drain_s=0.4, manifest=manifest)
     return replace(small, **changes)  # type: ignore[arg-type]
+
+
+def under_load(
+    manifest: Path, plan: Callable[[int], Plan] = lambda _: Plan(), **changes: object
+) -> tuple[LevelReport, FakeListen]:
+    """Measure one level; `plan` applies to connections numbered after those of the reference pass."""
+
+    async def main() -> tuple[LevelReport, FakeListen]:
+        after_reference = FakeListen(lambda number: plan(number - RECORDINGS) if number >= RECORDINGS else Plan())
+        async with after_reference.running() as server:
+            result = await measure_levels(settings(manifest, server.url, **changes), progress=lambda _: None)
+        [level] = result.document.levels
+        return level, server
+
+    return asyncio.run(asyncio.wait_for(main(), WITHIN_S))
 
 
 def recording(steps: int = 3, rest_s: float = 0.02) -> Recording:
