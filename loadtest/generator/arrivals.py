@@ -20,7 +20,6 @@ class Arrivals(enum.Enum):
     """Arrival mode: when streams start."""
 
     FIXED = "fixed"  # a new stream follows each ended one: N streams are always live
-    ONCE = "once"  # N streams of one recording each
     CHURN = "churn"  # Poisson arrivals, at the rate that keeps N streams live on average
 
 

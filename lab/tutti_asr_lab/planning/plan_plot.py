@@ -1,7 +1,4 @@
-"""Plots: latency and batch size against load by policy, for given loads also batch sizes.
-
-The only module of this folder that imports matplotlib.
-"""
+"""Plots: latency and batch size against load by policy, for given loads also batch sizes."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-
 from batching.batcher import Policy
+from loadtest.measurement.plot import picture
 from tutti_asr_lab.planning.plan_report import provenance_line
 from tutti_asr_lab.simulation.calibration import Calibration
 from tutti_asr_lab.simulation.planning import Point, Serving, curve, most_streams
@@ -30,11 +26,15 @@ def draw(
     device: Calibration, serving: Serving, path: Path, *, loads: Sequence[int] | None = None, seed: int = 1
 ) -> None:
     """Simulate each policy up to the first unstable load, and write the plot."""
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     count = 3 if loads else 2
-    figure, axes_of = plt.subplots(1, count, figsize=(5.5 * count, 4.2), layout="constrained")
+    with picture(path, 1, count, (5.5 * count, 4.2)) as axes_of:
+        _draw(device, serving, axes_of, loads, seed)
+        axes_of[0].figure.suptitle(provenance_line(device), fontsize="small")
+
+
+def _draw(
+    device: Calibration, serving: Serving, axes_of: Sequence[Axes], loads: Sequence[int] | None, seed: int
+) -> None:
     left, right = axes_of[:2]
     for number, policy in enumerate(Policy):
         served = replace(serving, policy=policy)
@@ -52,13 +52,6 @@ def draw(
         _sizes(axes_of[2], chosen)
     left.set(xlabel="live streams on one replica", ylabel="latency, ms", yscale="log")
     right.set(xlabel="live streams on one replica", ylabel="rows of a batch, mean", yscale="log")
-    for axes in axes_of:
-        axes.grid(visible=True, which="both", alpha=0.25)
-        axes.legend(fontsize="small")
-    figure.suptitle(provenance_line(device), fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 def _sizes(axes: Axes, points: Sequence[Point]) -> None:

@@ -9,7 +9,6 @@ from tutti_asr_lab.trials.scenarios import (
     failover,
     front_ends,
     hostile,
-    long_stream,
     noisy_neighbor,
     overload,
     receipts,
@@ -19,7 +18,7 @@ from tutti_asr_lab.trials.scenarios import (
 from tutti_asr_lab.trials.trial import command_of
 
 SCENARIOS = (
-    engine, failover, front_ends, hostile, long_stream, noisy_neighbor, overload, receipts, soak, storm,
+    engine, failover, front_ends, hostile, noisy_neighbor, overload, receipts, soak, storm,
 )  # fmt: skip
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from loadtest.errors import NoReference
-from loadtest.generator.arrivals import Arrivals
 from loadtest.measurement.report import Document, faults
 from loadtest.measurement.run import measure_levels, run_loadtest
 from tests.support.clients.fake_listen import STEP_S, FakeListen, Plan
@@ -98,9 +97,3 @@ def test_a_result_with_faults_gives_exit_code_1(manifest: Path, capsys: pytest.C
 def test_a_missing_server_is_reported_with_its_address(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_loadtest(settings(manifest, "ws://127.0.0.1:9")) == 1
     assert "no server at ws://127.0.0.1:9" in capsys.readouterr().err
-
-
-def test_a_level_can_play_each_recording_once(manifest: Path) -> None:
-    level, _ = under_load(manifest, lambda _: Plan(), arrivals=Arrivals.ONCE)
-    assert (level.complete, level.cut, level.compared) == (3, 0, 3)
-    assert level.steps <= 3 * STEPS

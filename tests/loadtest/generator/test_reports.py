@@ -6,18 +6,15 @@ import json
 import random
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from loadtest.errors import BadManifest, BadSettings
 from loadtest.generator.composition import compose
-from loadtest.generator.latencies import Latencies, Spread
+from loadtest.generator.latencies import Latencies
 from loadtest.generator.measures import (
     Ending,
     LevelMeasures,
-    LevelReport,
-    MinuteReport,
     Outcome,
     ServerFigures,
     minutes_in,
@@ -27,7 +24,6 @@ from loadtest.generator.settings import parse_streams
 from loadtest.measurement.report import faults
 from loadtest.measurement.server_metrics import Scrape, figures
 from tests.support.clients.loadtest_bench import RECORDINGS, STEPS, T0, recording, settings, write_manifest
-from tutti_asr_lab.trials.scenarios.long_stream import drifts
 
 
 @pytest.fixture
@@ -116,17 +112,6 @@ def test_settings_out_of_range_are_rejected() -> None:
             settings(Path("m"), **changes)
 
 
-def minute(p50: float, memory_mib: float | None = None, decoder_mib: float | None = None) -> MinuteReport:
-    spread = Spread(p50=p50, p90=p50, p95=p50, p98=p50, p99=p50, max=p50, mean=p50, count=1)
-    return MinuteReport(spread, ServerFigures(memory_mib=memory_mib, decoder_mib=decoder_mib))
-
-
-def lasting(*minutes: MinuteReport) -> LevelReport:
-    measures = LevelMeasures(T0, T0 + 1, {})
-    report = measures.report(streams=2, to_s=T0, policy="", generator_cpu_cores=0.0, server=ServerFigures())
-    return msgspec.structs.replace(report, minutes=minutes)
-
-
 def test_a_level_of_several_minutes_is_reported_by_minute() -> None:
     measures = LevelMeasures(T0, T0 + 130, {})
     for at_s, latency_s in ((0.0, 0.001), (59.9, 0.001), (60.0, 0.002), (129.9, 0.003)):
@@ -143,17 +128,6 @@ def test_a_level_of_several_minutes_is_reported_by_minute() -> None:
 @pytest.mark.parametrize(("seconds", "minutes"), [(0.6, 1), (60.0, 1), (60.0000001, 1), (61.0, 2), (600.0, 10)])
 def test_rounding_errors_do_not_add_a_minute(seconds: float, minutes: int) -> None:
     assert minutes_in(seconds) == minutes
-
-
-def test_growth_from_the_first_to_the_last_minute_is_reported() -> None:
-    assert drifts(lasting(minute(5.0, 100.0, 1.0), minute(50.0, 200.0, 9.0), minute(6.0, 100.9, 1.005))) == []
-    assert drifts(lasting(minute(5.0, 100.0), minute(6.0, 110.0))) == ["memory grew from 100.0 to 110.0 MiB"]
-    assert drifts(lasting(minute(5.0, 9.0, 1.0), minute(5.0, 9.0, 2.0))) == ["decoder memory grew from 1.0 to 2.0 MiB"]
-    assert [found.split(" grew")[0] for found in drifts(lasting(minute(5.0), minute(20.0)))] == [
-        "chunk latency p50",
-        "chunk latency p98",
-    ]
-    assert drifts(lasting()) == []
 
 
 def test_decode_cores_are_decoding_seconds_per_second() -> None:

@@ -1,8 +1,7 @@
-"""Receipts under load: many streams at once, each replayed alone as on several processors; and what receipts cost.
+"""Receipts under load: many streams at once, each replayed alone as on several processors.
 
 Streams recordings in real time with `receipt=true` and several options, stores audio and messages, and runs `tutti
-audit` over all of them here, as on a processor with AVX2 alone, and as on any x86-64. It also compares the CPU time of
-the server with and without receipts, in rounds that alternate.
+audit` over all of them here, as on a processor with AVX2 alone, and as on any x86-64.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,20 +17,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 import typer
 from websockets.asyncio.client import ClientConnection, connect
 
-from loadtest.errors import LoadTestError
 from loadtest.generator.recordings import Recording, load
 from loadtest.generator.settings import SAMPLE_RATE
-from loadtest.measurement.server_metrics import CPU_S, metrics_at
 from loadtest.program import Manifest
 from loadtest.reports.criteria import Criterion
 from loadtest.served import ALL_IN, ONE_PROCESS, ROOT, served
-from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, run_async, say
+from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, run_async
 
 PROCESSORS: Mapping[str, Mapping[str, str]] = {
     "this one": {},
@@ -50,19 +46,15 @@ VARIANTS: tuple[Mapping[str, str], ...] = (
 )
 """Options of the streams in turn."""
 
-COST = 0.02
-"""Share of the processor time that receipts may add."""
-
 FINALIZE_EVERY = 7  # streams, of which one asks for a flush in the middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(TrialOptions):
-    """Streams at once, seconds of each, and rounds of the comparison of CPU time."""
+    """Streams at once, and seconds of each."""
 
     streams: Annotated[int, typer.Option(help="Streams at once.", min=1)] = 200
     seconds: Annotated[float, typer.Option(help="Seconds of audio of each.", min=0.1)] = 20.0
-    rounds: Annotated[int, typer.Option(help="Rounds of the comparison of CPU time; 0: none.", min=0)] = 5
     manifest: Manifest = None
 
 
@@ -81,28 +73,26 @@ class Streams:
     def __init__(self, url: str, recordings: Sequence[Recording], plan: Plan) -> None:
         self._url, self._recordings, self._plan = url, recordings, plan
 
-    async def run(self, folder: Path | None) -> int:
-        """Run all of them; store audio and messages in the folder, None: without receipts. Returns their finals."""
+    async def run(self, folder: Path) -> int:
+        """Run all of them; store audio and messages in the folder. Returns their finals."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._run_one(number, folder)) for number in range(self._plan.streams)]
         return sum(task.result() for task in tasks)
 
-    async def _run_one(self, number: int, folder: Path | None) -> int:
+    async def _run_one(self, number: int, folder: Path) -> int:
         dice = random.Random(f"{self._plan.seed} {number}")
         messages = self._messages(dice)
         await asyncio.sleep(dice.random())
-        receipts = {} if folder is None else {"receipt": "true"}
         raw = {"encoding": "linear16", "sample_rate": str(SAMPLE_RATE)}
-        query = {**raw, **receipts, **VARIANTS[number % len(VARIANTS)]}
+        query = {**raw, "receipt": "true", **VARIANTS[number % len(VARIANTS)]}
         flush_at = len(messages) // 2 if number % FINALIZE_EVERY == 0 else -1
         address = f"{self._url}/v1/listen?{urlencode(query)}"
         async with connect(address, compression=None, open_timeout=30, max_queue=None) as socket:
             sender = asyncio.create_task(_send(socket, messages, flush_at))
             frames = [str(frame) async for frame in socket]
             await sender
-        if folder is not None:
-            (folder / f"{number:04}.raw").write_bytes(b"".join(messages))
-            (folder / f"{number:04}.jsonl").write_text("\n".join(frames))
+        (folder / f"{number:04}.raw").write_bytes(b"".join(messages))
+        (folder / f"{number:04}.jsonl").write_text("\n".join(frames))
         return sum('"is_final":true' in frame for frame in frames)
 
     def _messages(self, dice: random.Random) -> list[bytes]:
@@ -127,14 +117,6 @@ async def _send(socket: ClientConnection, messages: Sequence[bytes], flush_at: i
     await socket.send('{"type":"CloseStream"}')
 
 
-def cpu_seconds(url: str) -> float:
-    """Return the CPU time of the server's processes so far. Raises: LoadTestError."""
-    spent = metrics_at(urlsplit(url).port or 80).get(CPU_S)
-    if spent is None:
-        raise LoadTestError("the server does not report its CPU time")
-    return spent
-
-
 def audit(folder: Path, keys: Path, processor: str) -> Audited:
     """Replay all streams of a folder in a process that takes itself to be on this processor."""
     names = {name for switches in PROCESSORS.values() for name in switches}
@@ -153,23 +135,8 @@ def audit(folder: Path, keys: Path, processor: str) -> Audited:
     return Audited(processor, round(time.perf_counter() - began_s, 1), done.returncode, output)
 
 
-def compare_costs(url: str, streams: Streams, rounds: int) -> list[tuple[float, float]]:
-    """Return the server's CPU seconds without and with receipts, each round in the other order."""
-    cpu_s = []
-    with tempfile.TemporaryDirectory(prefix="tutti-") as name:
-        for number in range(rounds):
-            spent = {}
-            for receipts in (False, True) if number % 2 else (True, False):
-                before_s = cpu_seconds(url)
-                run_async(streams.run(Path(name) if receipts else None))
-                spent[receipts] = cpu_seconds(url) - before_s
-            cpu_s.append((round(spent[False], 3), round(spent[True], 3)))
-            say(f"round {number + 1}: {spent[False]:.2f} s without, {spent[True]:.2f} s with")
-    return cpu_s
-
-
 def play(plan: Plan) -> TrialReport:
-    """Stream with receipts under load, replay every stream alone on several processors, and measure the cost."""
+    """Stream with receipts under load, and replay every stream alone on several processors."""
     recordings = load(plan.manifest, level_s=plan.seconds, at_most=plan.streams, seed=plan.seed)
     with tempfile.TemporaryDirectory(prefix="tutti-") as name:
         folder, key, public = Path(name) / "streams", Path(name) / "key.json", Path(name) / "public.json"
@@ -177,27 +144,17 @@ def play(plan: Plan) -> TrialReport:
         make = [sys.executable, "-m", "server.cli", "keys", "receipt", "--file", str(key)]
         public.write_text(subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout)  # noqa: S603
         with served([*ALL_IN, *ONE_PROCESS, "--receipt-key-file", str(key), *plan.serve_options]) as url:
-            streams = Streams(url, recordings, plan)
-            finals = run_async(streams.run(folder))
-            cpu_s = compare_costs(url, streams, plan.rounds)
+            finals = run_async(Streams(url, recordings, plan).run(folder))
         audits = [audit(folder, public, processor) for processor in PROCESSORS]
-    return report_of(plan, finals, audits, cpu_s)
+    return report_of(plan, finals, audits)
 
 
-def report_of(plan: Plan, finals: int, audits: Sequence[Audited], cpu_s: Sequence[tuple[float, float]]) -> TrialReport:
-    """Judge the replays, and the median cost of the rounds: CPU seconds without and with receipts."""
-    bars = [Criterion(f"replays as on {each.processor}: exit code", 0, each.exit_code) for each in audits]
-    if cpu_s:
-        cost = statistics.median(with_s / without_s - 1 for without_s, with_s in cpu_s)
-        bars.append(Criterion("CPU time that receipts add, median of rounds, as a share", COST, round(cost, 4)))
-    rounds = [f"{without_s:g} and {with_s:g}" for without_s, with_s in cpu_s]
+def report_of(plan: Plan, finals: int, audits: Sequence[Audited]) -> TrialReport:
+    """Judge the replays."""
     return TrialReport(
         title="Receipts",
         intro=f"{plan.streams} streams at once, {finals} finals, each stream replayed alone.",
-        bars=tuple(bars),
-        lines=(
-            *(f"{each.processor}: {each.output} ({each.seconds:g} s)" for each in audits),
-            f"CPU seconds of the server without and with receipts, by round: {', '.join(rounds) or 'none'}.",
-        ),
-        figures={"audits": tuple(audits), "cpu_s": tuple(cpu_s)},
+        bars=tuple(Criterion(f"replays as on {each.processor}: exit code", 0, each.exit_code) for each in audits),
+        lines=tuple(f"{each.processor}: {each.output} ({each.seconds:g} s)" for each in audits),
+        figures={"audits": tuple(audits)},
     )

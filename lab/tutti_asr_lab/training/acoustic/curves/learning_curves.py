@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from loadtest.measurement.plot import picture
 from tutti_asr_lab.training.acoustic.curves.figures import RATES, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ALONE = 2  # rates of a run with one source: its own, and that of all
 
@@ -32,13 +37,12 @@ def rates_of(row: Row, rate: str) -> dict[str, float]:
 
 def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
     """Plot losses, word and character error rates of every run against hours of audio; one color per source."""
-    import matplotlib as mpl
+    with picture(path, 1, 3, (15, 4.2), sharex=True) as axes_of:
+        _draw(axes_of, runs)
 
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-    from matplotlib import ticker
 
-    figure, (of_losses, *of_rates) = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained", sharex=True)
+def _draw(axes_of: Sequence[Axes], runs: Mapping[str, Sequence[Row]]) -> None:
+    of_losses, *of_rates = axes_of
     for (name, rows), style in zip(runs.items(), ("-", "--", ":", "-.") * len(runs), strict=False):
         prefix = f"{name}, " if len(runs) > 1 else ""
         for number, (column, label) in enumerate((("loss", "training"), ("validation_loss", "held-out recordings"))):
@@ -55,12 +59,8 @@ def draw(runs: Mapping[str, Sequence[Row]], path: Path) -> None:
                 axes.plot(hours, values, style, color=f"C{number}", marker="o", markersize=3, label=prefix + source)
     of_losses.set(ylabel="nats per letter", yscale="log")
     for axis in (of_losses.yaxis.set_major_formatter, of_losses.yaxis.set_minor_formatter):
-        axis(ticker.StrMethodFormatter("{x:g}"))
+        axis("{x:g}")
     for axes, quantity in zip(of_rates, ("word", "character"), strict=True):
         axes.set(ylabel=f"{quantity} error rate, greedy decoding")
-    for axes in (of_losses, *of_rates):
+    for axes in axes_of:
         axes.set(xlabel="hours of training audio, including repetitions")
-        axes.grid(visible=True, alpha=0.25)
-        axes.legend(fontsize="x-small")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loadtest.measurement.plot import picture
 from model.text.files import read_text
 
 
@@ -63,29 +64,18 @@ def markdown(axis: str, points: Sequence[Point], references: Mapping[str, Mappin
 
 def draw(axis: str, points: Sequence[Point], references: Mapping[str, Mapping[str, float]], path: Path) -> None:
     """Plot one panel per source and one line per decoder, references as dashed lines; the x axis is logarithmic."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import NullFormatter, ScalarFormatter
-
     sources, decoders = list(points[0].wer), sorted({point.decoder for point in points})
-    figure, row = plt.subplots(1, len(sources), figsize=(3.2 * len(sources), 3.4), layout="constrained", squeeze=False)
-    for source, axes in zip(sources, row[0], strict=True):
-        for decoder in decoders:
-            line = sorted((p.value, p.wer[source]) for p in points if p.decoder == decoder)
-            axes.plot(*zip(*line, strict=True), marker="o", markersize=4, label=decoder)
-        for number, (name, wer) in enumerate(references.items(), start=len(decoders)):
-            axes.axhline(wer[source], color=f"C{number}", linestyle="--", label=name)
-        axes.set(title=source, xlabel=axis, xscale="log")
-        axes.set_xticks(sorted({point.value for point in points}))
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.grid(visible=True, alpha=0.25)
-    row[0][0].set_ylabel("word error rate")
-    row[0][0].legend(fontsize="small")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, 1, len(sources), (3.2 * len(sources), 3.4)) as axes_of:
+        for source, axes in zip(sources, axes_of, strict=True):
+            for decoder in decoders:
+                line = sorted((p.value, p.wer[source]) for p in points if p.decoder == decoder)
+                axes.plot(*zip(*line, strict=True), marker="o", markersize=4, label=decoder)
+            for number, (name, wer) in enumerate(references.items(), start=len(decoders)):
+                axes.axhline(wer[source], color=f"C{number}", linestyle="--", label=name)
+            axes.set(title=source, xlabel=axis, ylabel="word error rate", xscale="log")
+            axes.set_xticks(sorted({point.value for point in points}))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")
 
 
 def main(

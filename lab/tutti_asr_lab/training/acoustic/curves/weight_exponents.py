@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from loadtest.measurement.plot import picture
+
 FP16_NORMAL, FP16_LEAST = -14, -24  # exponents of the smallest normal and the smallest positive number
 
 
@@ -45,20 +47,11 @@ def write(counted: Mapping[int, int], path: Path) -> None:
 
 def draw(counted: Mapping[int, int], path: Path) -> None:
     """Plot the histogram with the limits of fp16."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     total = sum(counted.values())
-    axes.bar(list(counted), [count / total for count in counted.values()], width=0.9)
-    for exponent, label in ((FP16_NORMAL, "smallest normal fp16"), (FP16_LEAST, "smallest fp16")):
-        axes.axvline(exponent - 0.5, color="C3", linestyle="--" if exponent == FP16_NORMAL else ":", label=label)
     small, lost = below(counted, FP16_NORMAL), below(counted, FP16_LEAST)
-    axes.set(title=f"{small:.2%} below the normal numbers of fp16, {lost:.2%} below its smallest")
-    axes.set(xlabel="binary exponent of the weight", ylabel="share of weights", yscale="log")
-    axes.grid(visible=True, alpha=0.25)
-    axes.legend(fontsize="x-small")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    with picture(path, 1, 1, (7, 4)) as (axes,):
+        axes.bar(list(counted), [count / total for count in counted.values()], width=0.9)
+        for exponent, label in ((FP16_NORMAL, "smallest normal fp16"), (FP16_LEAST, "smallest fp16")):
+            axes.axvline(exponent - 0.5, color="C3", linestyle="--" if exponent == FP16_NORMAL else ":", label=label)
+        axes.set(title=f"{small:.2%} below the normal numbers of fp16, {lost:.2%} below its smallest")
+        axes.set(xlabel="binary exponent of the weight", ylabel="share of weights", yscale="log")
