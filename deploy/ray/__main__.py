@@ -11,7 +11,7 @@ import ray
 import typer
 
 from deploy.ray.controller import Controller, Plan
-from deploy.ray.scaling import Rule
+from deploy.ray.fleet import Rule
 
 
 def main(

@@ -18,9 +18,8 @@ import structlog
 from ray.exceptions import GetTimeoutError, RayError
 
 from deploy.ray.backends import HAProxyError, Places, RuntimeApi
-from deploy.ray.fleet import Fleet, Timeouts
+from deploy.ray.fleet import Fleet, Rule, Timeouts
 from deploy.ray.replica import Figures, Replica
-from deploy.ray.scaling import Rule
 
 ANSWERS_WITHIN_S = 2.0
 

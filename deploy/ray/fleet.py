@@ -1,16 +1,68 @@
-"""Life cycle of the replicas: starting, ready, draining, gone. Pure: takes times and figures, returns orders.
+"""Number of replicas for the load, and their life cycle. Pure: takes times and figures, returns orders.
 
 A replica that does not answer for some time, or does not become ready, counts as lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deploy.ray.backends import Backend, State
 from deploy.ray.replica import Figures
-from deploy.ray.scaling import Load, Rule, Scaling
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Scaling rule. `share`: target load as a share of the limits."""
+
+    least: int = 1
+    most: int = 4
+    share: float = 0.7
+    down_after_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError."""
+        if not 1 <= self.least <= self.most:
+            raise ValueError(
+                f"--least {self.least}, --most {self.most}: must be 1 replica or more, with --least <= --most"
+            )
+        if not 0 < self.share <= 1:
+            raise ValueError(f"--share {self.share:g}: must be above 0 and at most 1")
+
+
+class Scaling:
+    """Applies the rule; records since when fewer replicas suffice.
+
+    Scales up at once, because callers wait; down slowly, one at a time, because streams must end or move first.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self._fewer_since_s: float | None = None
+
+    def wanted(self, loads: Sequence[Figures], present: int, now: float) -> int:
+        """Return the wanted number of replicas; `present` are running or starting, `loads` are of running ones."""
+        if not loads:
+            return max(self.rule.least, present)
+        enough = self._bounded(self._needed(loads))
+        if enough >= present:
+            self._fewer_since_s = None
+            return enough
+        if self._fewer_since_s is None:
+            self._fewer_since_s = now
+        if now - self._fewer_since_s < self.rule.down_after_s:
+            return present
+        self._fewer_since_s = now  # the next replica drains after another `down_after_s`
+        return present - 1
+
+    def _needed(self, loads: Sequence[Figures]) -> int:
+        each = sum(load.limit for load in loads) / len(loads)
+        return math.ceil(sum(load.active for load in loads) / (each * self.rule.share)) if each else 1
+
+    def _bounded(self, count: int) -> int:
+        return min(max(count, self.rule.least), self.rule.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +123,7 @@ class Fleet:
         for name in lost:
             self.gone(name)
         staying = {name: member for name, member in self._members.items() if not member.draining}
-        loads = [Load(m.figures.active, m.figures.limit) for m in staying.values() if m.was_ready and m.figures]
+        loads = [m.figures for m in staying.values() if m.was_ready and m.figures]
         wanted = self._scaling.wanted(loads, len(staying), now)
         leaving = self._emptiest(staying, len(staying) - wanted)
         for name in leaving:

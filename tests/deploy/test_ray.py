@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.ray.backends import Backend, NoPlace, Places, State
-from deploy.ray.fleet import Fleet, Timeouts
+from deploy.ray.fleet import Fleet, Rule, Scaling, Timeouts
 from deploy.ray.replica import Figures, Replica, address, read
-from deploy.ray.scaling import Load, Rule, Scaling
 from tests.support.needs import need_ipv6
 
 
@@ -22,31 +21,31 @@ def figures(active: int = 0, limit: int = 100, *, ready: bool = True, ended: boo
     [
         ([], 0, 1),
         ([], 2, 2),
-        ([Load(0, 100)], 1, 1),
-        ([Load(70, 100)], 1, 1),
-        ([Load(71, 100)], 1, 2),
-        ([Load(71, 100)], 2, 2),
-        ([Load(100, 100), Load(100, 100)], 2, 3),
-        ([Load(400, 100)], 1, 4),
-        ([Load(4_000, 100)], 1, 4),
-        ([Load(3, 0)], 1, 1),
+        ([figures(0, 100)], 1, 1),
+        ([figures(70, 100)], 1, 1),
+        ([figures(71, 100)], 1, 2),
+        ([figures(71, 100)], 2, 2),
+        ([figures(100, 100), figures(100, 100)], 2, 3),
+        ([figures(400, 100)], 1, 4),
+        ([figures(4_000, 100)], 1, 4),
+        ([figures(3, 0)], 1, 1),
     ],
 )
-def test_the_fleet_scales_up_at_once(loads: list[Load], present: int, wanted: int) -> None:
+def test_the_fleet_scales_up_at_once(loads: list[Figures], present: int, wanted: int) -> None:
     assert Scaling(Rule(1, 4, 0.7)).wanted(loads, present, 0.0) == wanted
 
 
 def test_the_fleet_scales_down_late_and_one_by_one() -> None:
     scaling = Scaling(Rule(1, 4, 0.7, down_after_s=60))
-    idle = [Load(0, 100)] * 3
+    idle = [figures(0, 100)] * 3
     assert [scaling.wanted(idle, 3, now) for now in (0, 30, 59.9)] == [3, 3, 3]
     assert scaling.wanted(idle, 3, 60) == 2
     assert [scaling.wanted(idle[:2], 2, now) for now in (61, 119)] == [2, 2]
     assert scaling.wanted(idle[:2], 2, 120) == 1
-    busy = [Load(140, 100)]
+    busy = [figures(140, 100)]
     scaling = Scaling(Rule(1, 4, 0.7, down_after_s=60))
     assert scaling.wanted(idle, 3, 0) == 3
-    assert scaling.wanted([Load(70, 100)] * 3, 3, 30) == 3, "a short load restarts the wait"
+    assert scaling.wanted([figures(70, 100)] * 3, 3, 30) == 3, "a short load restarts the wait"
     assert scaling.wanted(idle, 3, 61) == 3, "the wait is not over"
     assert scaling.wanted(busy, 1, 62) == 2
 

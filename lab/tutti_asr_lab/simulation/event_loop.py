@@ -5,32 +5,18 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from batching.batcher import Pending
 from tutti_asr_lab.simulation.calibration import Overheads, RandomFactors
 from tutti_asr_lab.simulation.workload import Message
 
+if TYPE_CHECKING:
+    from tutti_asr_lab.simulation.model_thread import ModelThread
+
 NEVER_S = math.inf
 Answered = Callable[[float, float], None]
 """Callback for each timed step: due time of its message, arrival time of its answer."""
-
-
-class Model(Protocol):
-    """Interface of a model thread to event loops and cores."""
-
-    @property
-    def computing(self) -> bool:
-        """Whether a batch is running."""
-        ...
-
-    def command(self, now: float, message: Message) -> None:
-        """Queue steps from an event loop; calls are in order of time."""
-        ...
-
-    def acknowledge(self, now: float) -> None:
-        """Acknowledge the results of the last batch; called by an event loop that received some of them."""
-        ...
 
 
 class Cores:
@@ -40,7 +26,7 @@ class Cores:
     slowdown of the model threads is part of the measured `Interference`.
     """
 
-    def __init__(self, count: int, models: Sequence[Model]) -> None:
+    def __init__(self, count: int, models: Sequence[ModelThread]) -> None:
         self.loops: Sequence[EventLoop] = ()  # set once they exist
         self._count = count
         self._models = models
@@ -60,7 +46,7 @@ class EventLoop:
     """
 
     def __init__(
-        self, costs: Overheads, models: Sequence[Model], cores: Cores, answer: Answered, factors: RandomFactors
+        self, costs: Overheads, models: Sequence[ModelThread], cores: Cores, answer: Answered, factors: RandomFactors
     ) -> None:
         self.at_s = NEVER_S
         self.until_s = -1.0  # end of its last work
@@ -75,14 +61,14 @@ class EventLoop:
         self._free_s = 0.0
         self._held_until_s = 0.0
         self._messages: deque[tuple[float, Message]] = deque()
-        self._results: deque[tuple[float, Model, tuple[Pending, ...]]] = deque()
+        self._results: deque[tuple[float, ModelThread, tuple[Pending, ...]]] = deque()
 
     def receive(self, now: float, message: Message) -> None:
         """Receive a client's message; calls are in order of time."""
         self._messages.append((now, message))
         self._wake(now)
 
-    def deliver(self, now: float, model: Model, batch: tuple[Pending, ...]) -> None:
+    def deliver(self, now: float, model: ModelThread, batch: tuple[Pending, ...]) -> None:
         """Queue the answers of a batch, or of a part of it, from a model thread."""
         self._results.append((now, model, batch))
         self._wake(now)

@@ -1,6 +1,6 @@
 """Discrete-event simulation of a replica: the real batcher with simulated event loops, model threads and clients.
 
-It consists of servers with one queue each: `generator.py`, `event_loop.py`, `model_thread.py`. The server with the
+It consists of servers with one queue each: `Generator`, `event_loop.py`, `model_thread.py`. The server with the
 earliest next event acts; nothing is computed between events. The same seed gives the same outcome.
 """
 
@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from batching.batcher import Batcher
 from tutti_asr_lab.simulation.calibration import Interference, Overheads, RandomFactors, Spreads
-from tutti_asr_lab.simulation.event_loop import Cores, EventLoop
-from tutti_asr_lab.simulation.generator import Generator
+from tutti_asr_lab.simulation.event_loop import NEVER_S, Cores, EventLoop
 from tutti_asr_lab.simulation.model_thread import ModelThread, StepToken
 from tutti_asr_lab.simulation.outcome import Outcome, Percentiles
 from tutti_asr_lab.simulation.service_table import ServiceTable
@@ -27,17 +25,40 @@ GROWTH, GROWTH_S = 1.5, 0.02
 """A load is unstable if the median latency of the last quarter is above 1.5 times that of the first, plus 20 ms."""
 
 
-class Server(Protocol):
-    """Component of the simulation that acts at scheduled times."""
+class Generator:
+    """Sends the clients' messages when due and records the answers; `path_s`: a round trip outside all threads."""
+
+    def __init__(
+        self, arrivals: Iterator[Message], receive: Callable[[float, Message], None], *, path_s: float
+    ) -> None:
+        self._arrivals = arrivals
+        self._receive = receive
+        self._way_s = path_s / 2
+        self._next: Message | None = next(arrivals, None)
+        self.latencies: list[tuple[float, float]] = []  # (due, seconds)
+        self.sent = 0  # timed steps
 
     @property
     def at_s(self) -> float:
-        """Time of its next event."""
-        ...
+        """Due time of the next message."""
+        return NEVER_S if self._next is None else self._next.due_s
+
+    def stop(self) -> None:
+        """Stop sending."""
+        self._next = None
+
+    def answered(self, due_s: float, at_s: float) -> None:
+        """Record an answer; those of one event loop come in order of time."""
+        self.latencies.append((due_s, at_s - due_s))
 
     def act(self, now: float) -> None:
-        """Process the event that is due now."""
-        ...
+        """Send the next message."""
+        message = self._next
+        assert message is not None, "it is due"
+        if message.timed:
+            self.sent += message.steps
+        self._receive(now + self._way_s, message)
+        self._next = next(self._arrivals, None)
 
 
 class Simulator:
@@ -111,7 +132,7 @@ class Simulator:
         self._clients.answered(due_s, at_s)
 
     def _advance(self, end_s: float) -> None:
-        servers: list[Server] = [self._clients, *self._loops, *self._models]
+        servers: list[Generator | EventLoop | ModelThread] = [self._clients, *self._loops, *self._models]
         while True:
             first, first_s = servers[0], servers[0].at_s
             for server in servers:

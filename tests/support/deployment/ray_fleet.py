@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster
 import deploy.ray
 from deploy.ray.backends import HAProxyError, RuntimeApi
 from deploy.ray.controller import Controller, Plan
-from deploy.ray.scaling import Rule
+from deploy.ray.fleet import Rule
 from loadtest import served
 from tests.support.needs import missing
 from tutti_asr_lab.trials.proxies import Ports
