@@ -1,6 +1,6 @@
 """Discrete-event simulation of a replica: the real batcher with simulated event loops, model threads and clients.
 
-It consists of servers with one queue each: `Generator`, `event_loop.py`, `model_thread.py`. The server with the
+It consists of servers with one queue each: `Generator`, and the threads of `threads.py`. The server with the
 earliest next event acts; nothing is computed between events. The same seed gives the same outcome.
 """
 
@@ -15,10 +15,9 @@ import numpy as np
 
 from batching.batcher import Batcher
 from tutti_asr_lab.simulation.calibration import Interference, Overheads, RandomFactors, Spreads
-from tutti_asr_lab.simulation.event_loop import NEVER_S, Cores, EventLoop
-from tutti_asr_lab.simulation.model_thread import ModelThread, StepToken
 from tutti_asr_lab.simulation.outcome import Outcome, Percentiles
 from tutti_asr_lab.simulation.service_table import ServiceTable
+from tutti_asr_lab.simulation.threads import NEVER_S, Cores, EventLoop, ModelThread, StepToken
 from tutti_asr_lab.simulation.workload import Arrivals, Live, Message
 
 GROWTH, GROWTH_S = 1.5, 0.02

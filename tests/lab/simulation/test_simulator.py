@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batching.batcher import Batcher, Policy
 from batching.thread.result_backpressure import PATIENCE_S
-from tutti_asr_lab.simulation import model_thread
+from tutti_asr_lab.simulation import threads
 from tutti_asr_lab.simulation.calibration import Interference, Overheads, Spread
 from tutti_asr_lab.simulation.service_table import ServiceTable
 from tutti_asr_lab.simulation.simulator import Simulator
@@ -202,7 +202,7 @@ def test_a_busy_event_loop_slows_the_model_thread():
 def test_batches_grow_if_the_event_loop_is_the_bottleneck_since_each_waits_for_an_acknowledgement(monkeypatch):
     costs = Overheads(receive_s=3e-4, batch_s=2e-3, write_s=1e-4)
     waiting = simulate(Live(120, jitter_s=0.08), overheads=costs)
-    monkeypatch.setattr(model_thread, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(threads, "PATIENCE_S", 0.0)
     at_once = simulate(Live(120, jitter_s=0.08), overheads=costs)
     assert waiting.mean_batch > 1.2 * at_once.mean_batch
     assert waiting.loop_busy < at_once.loop_busy
