@@ -253,9 +253,7 @@ def test_a_level_with_losses_is_not_sustained(fault: str) -> None:
 STUBBORN = """
 import signal, subprocess, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"],
-                         stdin=subprocess.PIPE)
-child.wait()
+subprocess.run([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"])
 """
 
 

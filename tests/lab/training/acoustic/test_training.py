@@ -25,6 +25,7 @@ from tutti_asr_lab.training.acoustic.data.corpus import Corpus, epoch_order
 from tutti_asr_lab.training.acoustic.optimizer.optimizers import Schedule
 from tutti_asr_lab.training.acoustic.recipe import RECIPES, read_recipe
 from tutti_asr_lab.training.acoustic.run import Places, train
+from tutti_asr_lab.training.acoustic.snapshots import exclusive
 from tutti_asr_lab.training.acoustic.trainer import Trainer
 from tutti_asr_lab.training.evaluation.whole import log_probs_of
 from tutti_asr_lab.training.lexicon.espeak import pronounce
@@ -204,6 +205,12 @@ def test_an_interrupted_run_is_saved_and_continued_by_the_same_command(corpus_fo
     assert [row["update"] for row in rows] == [50, 51, 60, 60]
     assert rows[-1]["validation_loss"] > 0
     assert out.with_suffix(".png").exists()
+
+
+def test_a_second_run_in_the_same_folder_is_refused_before_reading_audio(corpus_folder, tmp_path):
+    out = tmp_path / "tiny.safetensors"
+    with exclusive(places(corpus_folder, out).snapshots), pytest.raises(TrainingError, match="another run writes"):
+        train(TINY, recipe(), places(corpus_folder, out), processes=1, device="cpu", announce=pytest.fail)
 
 
 SHIPPED_RECIPES = ("small.json", "small-again.json", "small-last.json")
