@@ -3,78 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
-from server.audio.formats import Losses
-from server.audio.packets import MAX_SILENT_BYTES
+from server.audio.decoder import SniffingDecoder
+from server.audio.packets import MAX_SILENT_BYTES, LiveDecoder
 from server.audio.pcm import PCM
 from server.audio.raw import PlainReader
 from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable
 
 PIECE_BYTES = 4_096  # 1.4 s of Opus at 24 kbit/s: a burst is decoded in pieces, as the session accepts them
 MAX_WAITING_BYTES = 4 * 2**20  # reading stops at a third of it, and a message has a quarter at most
-
-
-class LiveDecoder(Protocol):
-    """Decoder of one stream, bytes to samples. It must not be used after an error."""
-
-    @property
-    def rate(self) -> int:
-        """Output sample rate in Hz, known before the first byte."""
-
-    @property
-    def channels(self) -> int:
-        """Output channels."""
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """Bytes per second of audio as sent: exact or typical for its format. None until the header is read."""
-
-    @property
-    def inline(self) -> bool:
-        """True if decoding is cheap enough for the event loop, and no audio is held back."""
-
-    @property
-    def losses(self) -> Losses:
-        """Losses repaired so far."""
-
-    @property
-    def warnings(self) -> list[str]:
-        """Repaired losses, and at the end what is missing or skipped, as `kind: sentence`."""
-
-    @property
-    def holds(self) -> bool:
-        """True while the bytes so far hold more audio than the last limit; `feed` of b"" returns more of it."""
-
-    def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return the samples that `chunk` completes, (S, C) int16, at most `limit_s` of them: the rest is held.
-
-        Raises: MediaError; Inflated if the limit is 0 and there is more.
-        """
-
-    def drain(self, limit_s: float = math.inf) -> PCM:
-        """Return the samples held back so far, (S, C) int16; the stream continues. Raises: as `feed`."""
-
-    def flush(self, limit_s: float = math.inf) -> PCM:
-        """Return the last samples, (S, C) int16; call it again while the decoder `holds` more. Raises: as `feed`."""
-
-
-@runtime_checkable
-class Sniffing(Protocol):
-    """A decoder that detects from the first messages which one decodes the stream."""
-
-    @property
-    def undecided(self) -> bool:
-        """True while it buffers messages until this is decided."""
-
-    def sniff(self, chunk: bytes) -> LiveDecoder:
-        """Inspect the next message before it is fed; return the decoder of it and of what follows."""
 
 
 class AudioReceiver(Protocol):
@@ -135,7 +78,7 @@ class DecodeQueue:
         self._pool = pool
         self.decoder = decoder
         self._inline = decoder is None or decoder.inline
-        self._sniffing = decoder if isinstance(decoder, Sniffing) else None
+        self._sniffing = decoder if isinstance(decoder, SniffingDecoder) else None
         self.frame_bytes = 0  # of one sample of all channels; 0 while messages must be decoded as they come
         self._max_piece_s = max_piece_s
         self._budget = DecodeBudget(opened_s, max_piece_s)

@@ -12,10 +12,9 @@ import numpy as np
 
 from server.audio.containers.live import ContainerDecoder, Resampled
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
-from server.audio.decode_queue import LiveDecoder
 from server.audio.ffmpeg_codec import Codec
 from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding, Losses
-from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Track
+from server.audio.packets import MAX_PACKET_BYTES, LiveDecoder, PacketCodec, Track
 from server.audio.pcm import PCM
 from server.audio.raw import PLAIN_CODECS, PlainReader
 from server.audio.sniffing import container_of

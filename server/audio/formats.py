@@ -90,14 +90,22 @@ SUFFIXES = (
     *("wav", "flac", "ogg", "oga", "opus", "mp3", "webm", "mka", "mkv", "m4a", "mp4"),
     *("mov", "aac", "3gp", "amr", "aif", "aiff", "w64", "rf64"),
 )  # of files with recordings
-_MAGICS: tuple[tuple[int, bytes, str], ...] = (
+MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1a\x45\xdf\xa3", "matroska"),  # webm too
     (4, b"ftyp", "mov"),  # mp4, m4a, 3gp
+    (4, b"styp", "mov"),  # a segment of fragmented mp4
     (0, b"OggS", "ogg"),
     (0, b"fLaC", "flac"),
     (0, b"RIFF", "wav"),
     (0, b"RF64", "wav"),
     (0, b"BW64", "wav"),
+    (0, b"RIFX", "wav"),  # big-endian
+    (0, b"FORM", "aiff"),
+    (0, b"riff\x2e\x91\xcf\x11", "w64"),
+    (0, b"caff\0\1\0\0", "caf"),
+    (0, b".snd\0\0\0", "au"),
+    (0, b"NIST_1A", "nistsphere"),
+    (0, b"Creative Voice File", "voc"),
     (0, b"#!AMR", "amr"),
     (0, b"ID3", "mp3"),
 )
@@ -105,7 +113,7 @@ _MAGICS: tuple[tuple[int, bytes, str], ...] = (
 
 def container_kind(body: bytes) -> str | None:
     """Return FFmpeg's name of the container with these first bytes, None if it is not supported."""
-    for at, magic, kind in _MAGICS:
+    for at, magic, kind in MAGICS:
         if body[at : at + len(magic)] == magic:
             return kind
     if len(body) < 2 or body[0] != 0xFF:

@@ -31,7 +31,10 @@ class PlainCodec(StrEnum):
 
 
 class PlainReader:
-    """Decoder of interleaved samples; an incomplete frame waits for the next chunk. A `LiveDecoder`."""
+    """Decoder of interleaved samples; an incomplete frame waits for the next chunk.
+
+    A `LiveDecoder` and a `PacketDecoder`.
+    """
 
     inline = True
     holds = False
@@ -53,7 +56,10 @@ class PlainReader:
         self._rest = chunk[whole:]
         return self._convert(chunk[:whole] if self._rest else chunk).reshape(-1, self.channels)  # (S, C)
 
-    feed = read
+    feed = decode = read
+
+    def finish(self) -> None:
+        """Do nothing: uncompressed samples cannot fail to decode."""
 
     @property
     def bytes_per_s(self) -> float:

@@ -22,8 +22,9 @@ import structlog
 from starlette.websockets import WebSocket
 
 from model.ctc.bias import Bias
-from server.audio.decode_queue import DecodeQueue, DecodingPool, LiveDecoder
+from server.audio.decode_queue import DecodeQueue, DecodingPool
 from server.audio.formats import Encoding
+from server.audio.packets import LiveDecoder
 from server.audio.pcm import PCM
 from server.coordination.term_building import OwnersTerms
 from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, MediaError

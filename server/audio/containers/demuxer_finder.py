@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from server.audio.containers import flac, mp4, mpeg, ogg, wav, webm
+from server.audio.formats import container_kind
 from server.audio.packets import Demuxer, NonAudioBudget
 from server.errors import NotTaken, Undecodable
 
 SNIFF_BYTES = 12  # enough to distinguish all kinds, and the whole header of an ID3 tag
-_KINDS: tuple[tuple[int, bytes | tuple[bytes, ...], Callable[[], Demuxer]], ...] = (
-    (0, wav.MAGIC, wav.WavDemuxer),
-    (0, ogg.MAGIC, ogg.OggDemuxer),
-    (0, flac.MAGIC, flac.FlacDemuxer),
-    (0, webm.MAGIC, webm.WebmDemuxer),
-    (4, b"ftyp", mp4.Mp4Demuxer),
-    (4, b"styp", mp4.Mp4Demuxer),
-)
+_DEMUXERS: dict[str, Callable[[], Demuxer]] = {
+    "wav": wav.WavDemuxer,
+    "ogg": ogg.OggDemuxer,
+    "flac": flac.FlacDemuxer,
+    "matroska": webm.WebmDemuxer,
+    "mov": mp4.Mp4Demuxer,
+    "mp3": mpeg.MpegDemuxer,
+    "aac": mpeg.MpegDemuxer,
+}
 
 
 class DemuxerFinder:
@@ -52,13 +54,11 @@ class DemuxerFinder:
 
 def _demuxer_of(first: bytes) -> Demuxer:
     """Return the demuxer of a stream that begins with these bytes. Raises: NotTaken, Undecodable."""
-    for at, magic, kind in _KINDS:
-        if first.startswith(magic, at):
-            return kind()
-    if mpeg.frame_header(first) is not None:
-        return mpeg.MpegDemuxer()
-    if first.startswith(b"#!AMR"):
+    kind = container_kind(first)
+    if kind == "amr":
         raise NotTaken("AMR is not supported live; upload the recording, or send Ogg, WebM or MP4")
+    if kind in _DEMUXERS and (kind not in ("mp3", "aac") or mpeg.frame_header(first) is not None):
+        return _DEMUXERS[kind]()
     raise Undecodable(
         "unrecognized container (not WAV, Ogg, WebM, FLAC, MP3, AAC or MP4); for raw audio set encoding and sample_rate"
     )

@@ -107,6 +107,7 @@ class FlacDemuxer(Demuxer):
         width = (int.from_bytes(info[12:14], "big") >> 4 & 31) + 1
         self._track = track = stream_info_track(info)
         self._announced = int.from_bytes(info[13:18], "big") & TOTAL_SAMPLES_MASK
+        self.announced_s += self._announced / max(1, track.rate)
         stored = int.from_bytes(info[2:4], "big") * track.channels * ((width + 8) // 8)  # side channels: one bit wider
         self._max_frame_bytes = min(stored + FRAME_OVERHEAD_BYTES, MAX_FRAME_BYTES)
         del self._buffer[: at + STREAM_INFO_BYTES]

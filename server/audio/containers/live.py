@@ -352,16 +352,5 @@ class Resampled:
 
 def _decoder_of(track: Track, losses: Losses) -> PacketDecoder:
     if not isinstance(track.codec, PacketCodec):
-        return PlainPackets(PlainReader(track.codec, track.rate, track.channels))
+        return PlainReader(track.codec, track.rate, track.channels)
     return Codec(track, losses)
-
-
-class PlainPackets:
-    """A `PacketDecoder` for uncompressed samples."""
-
-    def __init__(self, reader: PlainReader) -> None:
-        self.rate, self.channels = reader.rate, reader.channels
-        self.decode = reader.read
-
-    def finish(self) -> None:
-        """Do nothing: uncompressed samples cannot fail to decode."""

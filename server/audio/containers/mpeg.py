@@ -2,8 +2,8 @@
 
 Own code because FFmpeg's parser reports neither lost bytes nor where a second file begins.
 
-Source: ISO/IEC 11172-3 and 13818-3 (headers and bit rates of layer III), 13818-7 (ADTS), id3.org (ID3v1, ID3v2), and
-Hydrogenaudio's descriptions of the Xing and LAME tags.
+Source: ISO/IEC 11172-3 and 13818-3 (headers and bit rates), 13818-7 (ADTS), id3.org (ID3v1, ID3v2), and Hydrogenaudio's
+descriptions of the Xing and LAME tags.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from server.errors import Undecodable
 ID3, ID3V1, APE = b"ID3", b"TAG", b"APETAGEX"
 ID3_HEAD_BYTES, ID3V1_BYTES, APE_HEAD_BYTES = 10, 128, 32
 HEAD_BYTES = 7  # of ADTS; MP3 has 4
-_BIT_RATES = {  # kbit/s of layer III
-    True: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
-    False: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+_BIT_RATES = {  # kbit/s, by whether it is version 1, and layer
+    (True, 1): (0, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (True, 2): (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (True, 3): (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (False, 1): (0, 32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (False, 2): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (False, 3): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
 }
 _MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
 _AAC_RATES = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000, 7_350)
@@ -39,11 +43,12 @@ class FrameHeader:
     size_bytes: int
     samples: int
     side_bytes: int = 0  # of MP3, after the header
+    layer: int = 0  # of MP3
 
     @property
-    def form(self) -> tuple[PacketCodec, int, int]:
-        """Codec, rate and channels, the same in all frames of a track."""
-        return self.codec, self.rate, self.channels
+    def form(self) -> tuple[PacketCodec, int, int, int]:
+        """Codec, rate, channels and layer, the same in all frames of a track."""
+        return self.codec, self.rate, self.channels, self.layer
 
 
 def frame_header(data: bytes | bytearray, at: int = 0) -> FrameHeader | None:
@@ -64,14 +69,25 @@ def _adts(head: bytes | bytearray) -> FrameHeader | None:
 
 
 def _mp3(head: bytes | bytearray) -> FrameHeader | None:
-    version, bit_rate, rate = head[1] >> 3 & 3, head[2] >> 4, head[2] >> 2 & 3
-    if head[1] & 0xE6 != 0xE2 or version == 1 or bit_rate in (0, 15) or rate == 3 or head[3] & 3 == 2:
-        return None  # only layer III; bit rate 0 (free format) is not supported
+    version, layer = head[1] >> 3 & 3, 4 - (head[1] >> 1 & 3)
+    bit_rate, rate, padding = head[2] >> 4, head[2] >> 2 & 3, head[2] >> 1 & 1
+    if head[1] & 0xE0 != 0xE0 or version == 1 or layer == 4 or bit_rate in (0, 15) or rate == 3 or head[3] & 3 == 2:
+        return None  # bit rate 0 (free format) is not supported
     first, hz = version == 3, _MP3_RATES[version][rate]
-    size = (144 if first else 72) * _BIT_RATES[first][bit_rate] * 1_000 // hz + (head[2] >> 1 & 1)
-    mono = head[3] >> 6 == 3
-    side = (17 if mono else 32) if first else (9 if mono else 17)
-    return FrameHeader(PacketCodec.MP3, hz, 1 if mono else 2, size, 1_152 if first else 576, side)
+    bits = _BIT_RATES[first, layer][bit_rate] * 1_000
+    channels = 1 if head[3] >> 6 == 3 else 2
+    if layer == 1:
+        return FrameHeader(PacketCodec.MP3, hz, channels, (12 * bits // hz + padding) * 4, 384, layer=layer)
+    samples = 576 if layer == 3 and not first else 1_152
+    side = {(True, 1): 17, (True, 2): 32, (False, 1): 9, (False, 2): 17}[first, channels]
+    return FrameHeader(PacketCodec.MP3, hz, channels, samples // 8 * bits // hz + padding, samples, side, layer)
+
+
+def tag_size(data: bytes | memoryview, at: int) -> int:
+    """Return the size of the ID3v2 tag at `at`, 0 if there is none, or only the beginning of its header."""
+    head = bytes(data[at : at + ID3_HEAD_BYTES])
+    is_tag = len(head) == ID3_HEAD_BYTES and head.startswith(ID3) and not any(byte > 0x7F for byte in head[6:])
+    return id3_bytes(head) if is_tag else 0
 
 
 def id3_bytes(head: bytes | bytearray) -> int:
@@ -89,7 +105,7 @@ class MpegDemuxer(Demuxer):
         self._window = ByteWindow()
         self._non_audio = NonAudioBudget()
         self._resync = Resync("an MP3 or AAC frame was")
-        self._form: tuple[PacketCodec, int, int] | None = None  # of the track
+        self._form: tuple[PacketCodec, int, int, int] | None = None  # of the track
         self._frames_left: int | None = None  # of the file, None if its first frame has no count
         self._skip = 0  # bytes of a tag that are still to be skipped
 

@@ -50,10 +50,9 @@ class _State(Enum):
 class WavDemuxer(Demuxer):
     """Yields each file's track, then its samples as they arrive. Other chunks are skipped."""
 
-    def __init__(self, *, bounded: bool = True) -> None:
-        """`bounded`: apply the limit on bytes without audio in live streams."""
+    def __init__(self) -> None:
         self._buffer = bytearray()
-        self._non_audio = NonAudioBudget() if bounded else None
+        self._non_audio = NonAudioBudget()
         self._state = _State.BEGIN
         self._skip = 0  # bytes of an unused chunk that are still to be skipped
         self._track: Track | None = None
@@ -127,6 +126,8 @@ class WavDemuxer(Demuxer):
     def _begin(self) -> None:
         buffer = self._buffer
         if len(buffer) >= RIFF_BYTES:
+            if buffer.startswith(b"RIFX"):
+                raise NotTaken("big-endian WAV (RIFX) is not supported live; send RIFF")
             if not _begins_file(buffer, 0):
                 raise Undecodable("not a WAV stream: the RIFF header is missing")
             del buffer[:RIFF_BYTES]
@@ -160,8 +161,7 @@ class WavDemuxer(Demuxer):
         return None
 
     def _skip_chunk(self, size: int) -> None:
-        if self._non_audio is not None:
-            self._non_audio.part(CHUNK_HEAD_BYTES + size)
+        self._non_audio.part(CHUNK_HEAD_BYTES + size)
         self._skip = CHUNK_HEAD_BYTES + size + size % 2  # chunks begin at even offsets
 
     def _open_samples(self, size: int) -> Track | None:
@@ -188,7 +188,7 @@ class WavDemuxer(Demuxer):
         if self._left is not None:
             self._left -= end
             self._state = _State.SAMPLES if self._left else _State.TAIL
-        if samples and self._non_audio is not None:
+        if samples:
             self._non_audio.audio()
         return samples
 

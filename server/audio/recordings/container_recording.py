@@ -1,10 +1,11 @@
 """Uploaded containers, read by the demuxers of live streams, so that both give the same audio and the same times.
 
-libsndfile and FFmpeg ignore gaps in the timestamps: pauses in which nothing was sent (DTX), and lost packets.
+FFmpeg ignores gaps in the timestamps: pauses in which nothing was sent (DTX), and lost packets.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,99 +13,103 @@ import numpy as np
 
 from server.audio.containers.demuxer_finder import DemuxerFinder
 from server.audio.containers.live import ContainerDecoder
-from server.audio.packets import Item, Timed
+from server.audio.packets import Item, Timed, Track
 from server.audio.pcm import BLOCK_S, PCM
 from server.errors import BadAudio, MediaError, NotTaken, Undecodable
 
-KINDS = frozenset({"ogg", "matroska", "mov", "aac"})
-"""Kinds whose packets have timestamps, and ADTS, because FFmpeg rejects an ADTS file that ends inside a frame."""
 PIECE_BYTES = 2**16
+MAX_RECORDINGS = 1_000  # of one body: opening one takes up to a millisecond, even if it is only a header
 
 
-class Unconverted:
-    """Decoder output at the rate and with the channels of the audio itself."""
+def next_part(part: int) -> int:
+    """Return the index of the next recording in a body. Raises: BadAudio if there are too many."""
+    if part + 1 >= MAX_RECORDINGS:
+        raise BadAudio(f"more than {MAX_RECORDINGS} recordings in one body; send them separately")
+    return part + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Samples, (S, C) int16, of the recording `part` in the body, at `rate` Hz."""
+
+    part: int
+    rate: int
+    samples: PCM
+
+
+class UnconvertedParts:
+    """Decoder output at the rates and with the channels of the recordings in a body, which may differ."""
 
     mixed = False
     held_s = 0.0
 
     def __init__(self) -> None:
-        self.form = (0, 0)
-        self._blocks: list[PCM] = []
-        self._has_samples = False
-
-    @property
-    def rate(self) -> int:
-        """Hz."""
-        return self.form[0]
-
-    @property
-    def channels(self) -> int:
-        """Number of channels."""
-        return self.form[1]
+        self.form = (0, 0)  # of the samples pushed last
+        self.rate = self.channels = self.part = 0  # of the samples taken last
+        self._pushed_part = -1
+        self._blocks: deque[_Block] = deque()
 
     def begin(self, rate: int, channels: int) -> None:
-        """Start samples of this form. Raises: NotTaken if it is invalid, or differs from that of earlier samples."""
+        """Start the samples of another recording, or of another form. Raises: NotTaken if that is invalid."""
         if rate < 1 or channels < 1:
             raise NotTaken(f"recordings of {channels} channels at {rate} Hz are not supported")
-        if self._has_samples and (rate, channels) != self.form:
-            raise NotTaken(
-                f"the recording changes from {self.channels} channels at {self.rate} Hz to {channels} at {rate} Hz"
-            )
         self.form = (rate, channels)
+        self._pushed_part += 1
 
     def push(self, block: PCM) -> None:
         """Append samples, (S, C)."""
-        self._has_samples = True
-        self._blocks.append(block)
+        self._blocks.append(_Block(self._pushed_part, self.form[0], block))
 
     def take(self) -> PCM:
-        """Return the samples since the last call, (S, C) int16."""
-        taken = np.concatenate([np.empty((0, self.channels), np.int16), *self._blocks])
-        self._blocks.clear()
-        return taken
+        """Return the samples of the earliest recording since the last call, (S, C) int16."""
+        blocks = list[PCM]()
+        if self._blocks:
+            self.part, self.rate = self._blocks[0].part, self._blocks[0].rate
+            while self._blocks and self._blocks[0].part == self.part:
+                blocks.append(self._blocks.popleft().samples)
+            self.channels = blocks[0].shape[1]
+        return np.concatenate(blocks) if blocks else np.empty((0, self.channels), np.int16)
 
     def end(self) -> None:
         """Do nothing: no samples are held back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """Result of demuxing a body: its length by the timestamps, and a warning about missing or skipped parts."""
+def length_of(body: bytes) -> float | None:
+    """Return the seconds of a container by its header or timestamps, None if it has none, without decoding it.
 
-    length_s: float | None
-    problem: str | None
-
-
-def contents_of(body: bytes) -> Contents:
-    """Demux a whole container without decoding it. Raises: MediaError if the live demuxers cannot read it."""
-    finder, demuxer, times = DemuxerFinder(), None, Times()
+    Raises: MediaError if the live demuxers cannot read it to its end; BadAudio if it has too many recordings.
+    """
+    finder, demuxer, times = DemuxerFinder(), None, _Times()
     for piece in _pieces(body):
         if demuxer is not None:
             times.take(demuxer.feed(piece))
-        elif (found := finder.feed(piece)) is not None:
-            demuxer, first = found
+        elif (recognized := finder.feed(piece)) is not None:
+            demuxer, first = recognized
             times.take(demuxer.feed(first))
     if demuxer is None:
         raise Undecodable("the audio ends inside its header")
     times.take(demuxer.flush())
-    return Contents(times.length_s, demuxer.problem())
+    return demuxer.announced_s or times.length_s
 
 
-class Times:
+class _Times:
     """Timestamps of the first and the last packet."""
 
     def __init__(self) -> None:
         self._first_s: float | None = None
         self._last_s = 0.0
+        self._part = -1
 
     def take(self, items: Iterator[Item]) -> None:
-        """Record the timestamps of a demuxer's items. Raises: MediaError."""
+        """Record the timestamps of a demuxer's items. Raises: MediaError, BadAudio."""
         for item in items:
             if isinstance(item, Timed):
                 time_s = item.end_s if item.start_s is None else item.start_s
                 if time_s is not None:
                     self._first_s = time_s if self._first_s is None else self._first_s
                     self._last_s = time_s
+            elif isinstance(item, Track):
+                self._part = next_part(self._part)
 
     @property
     def length_s(self) -> float | None:
@@ -113,29 +118,33 @@ class Times:
 
 
 class ContainerSource:
-    """A recording in a container that the live demuxers read."""
+    """One or several recordings in containers that the live demuxers read."""
 
     def __init__(self, body: bytes, stated_s: float | None) -> None:
-        """Decode the first samples; `stated_s` is the length by its timestamps. Raises: BadAudio."""
+        """Decode the first samples; `stated_s` is the length by `length_of`. Raises: BadAudio."""
         self.stated_s = stated_s
         self._pieces = _pieces(body)
-        self._output = Unconverted()
+        self._output = UnconvertedParts()
         self._decoder = ContainerDecoder(self._output)
         self._ended = False
-        self._first: PCM | None = self._next()  # sets rate and channels
+        self._first: PCM | None = self._next()  # sets rate, channels and part
         if not self.rate:
             raise BadAudio("; ".join(["the recording has no audio", *self.warnings]))
-        self.part = 0
 
     @property
     def rate(self) -> int:
-        """Hz."""
+        """Sample rate in Hz of the samples read last."""
         return self._output.rate
 
     @property
     def channels(self) -> int:
-        """Number of channels."""
+        """Number of channels of the samples read last."""
         return self._output.channels
+
+    @property
+    def part(self) -> int:
+        """Index of the recording read last."""
+        return self._output.part
 
     @property
     def warnings(self) -> list[str]:

@@ -15,15 +15,15 @@ from av.audio.frame import AudioFrame
 
 from server.audio.ffmpeg_codec import frame_samples
 from server.audio.pcm import BLOCK_S, PCM
-from server.audio.recordings.riff import without_metadata
 from server.errors import BadAudio, NotTaken
 
 CODECS = (
     "opus", "libopus", "vorbis", "flac", "mp3", "mp3float", "aac", "alac", "amrnb", "amrwb", "pcm_s8", "pcm_u8",
     "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_s32be", "pcm_f32le", "pcm_f32be",
     "pcm_f64le", "pcm_f64be", "pcm_mulaw", "pcm_alaw",
-    "adpcm_ima_wav", "adpcm_ms", "g722", "g726", "gsm", "gsm_ms",  # telephone recordings that libsndfile rejects
+    "adpcm_ima_wav", "adpcm_ima_qt", "adpcm_ms", "g722", "g726", "g726le", "gsm", "gsm_ms",  # telephone recordings
 )  # fmt: skip
+G721_TAG = "@\0\0\0"  # FFmpeg decodes it as G.726, whose bits have another order, to noise
 PROBE_BYTES = 2**20  # read to find the streams
 MAX_EMPTY_PACKETS = 10_000  # in a row that decode to no samples
 
@@ -36,7 +36,7 @@ class AvSource:
         options = {"codec_whitelist": ",".join(CODECS), "protocol_whitelist": "none", "probesize": str(PROBE_BYTES)}
         try:
             self._container = av.open(
-                io.BytesIO(without_metadata(body)),
+                io.BytesIO(body),
                 "r",
                 format=kind,
                 options=options,
@@ -53,6 +53,8 @@ class AvSource:
         codec = self._stream.codec_context.name
         if codec not in CODECS:  # FFmpeg itself applies the list only while it looks for streams
             raise BadAudio(f"the codec {codec} is not supported in {kind} recordings")
+        if codec == "g726" and self._stream.codec_context.codec_tag == G721_TAG:
+            raise BadAudio("the codec G.721 is not supported in wav recordings; send G.726, PCM or mu-law")
         self._stream.codec_context.thread_count = 1
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels

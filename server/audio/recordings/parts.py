@@ -1,6 +1,6 @@
-"""Splits an uploaded body into its recordings, if it is a chained stream or a concatenation of files. Pure.
+"""Splits an uploaded body into its recordings, if it is a concatenation of files. Pure.
 
-libsndfile and FFmpeg stop silently at the end of the first recording. For WAV see `WavDemuxer`, which continues.
+FFmpeg stops silently at the end of the first recording. The demuxers of Ogg, MP3, ADTS and WAV continue.
 
 Every search takes time in proportion to the body, whatever it holds.
 """
@@ -12,19 +12,15 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from server.audio.containers.wav import LEAST_FILLER
-from server.audio.frames import FRAME_OR_TAG, announced_frames, frame_size, tag_size
 
 Starts = Iterator[int]
 """Starts of recordings in a body, in order."""
 
-OGG_HEAD_BYTES, OGG_FIRST = 27, 2
-OGG = re.compile(b"OggS")
 FLAC = re.compile(rb"fLaC[\0\x80]\0\0\x22")
 AMR = re.compile(rb"#!AMR(?:-WB)?\n")
 EBML, EBML_HEAD_BYTES, DOC_TYPES = re.compile(b"\x1a\x45\xdf\xa3"), 64, (b"\x42\x82\x84webm", b"\x42\x82\x88matroska")
 W64_HEAD_BYTES = 24
 SEGMENT, MAX_EBML_BYTES = b"\x18\x53\x80\x67", 4_096
-LEAST_FRAMES = 4  # of MP3, 0.1 s: encoders' counts are off by one or two
 BOX_HEAD_BYTES, LONG_BOX_HEAD_BYTES = 8, 16
 MAX_BOXES = 2**16  # of an MP4 file; one of four hours has a few, or one a second
 MAX_BLOCKS = 4_096  # of FLAC metadata, as in `NonAudioBudget`
@@ -39,11 +35,6 @@ def parts_of(body: bytes, kind: str | None) -> Iterator[bytes]:
             yield body[begin:start]
             begin = start
     yield body[begin:]
-
-
-def other_kind(body: bytes) -> str | None:
-    """Return the kind of a container that only libsndfile reads, None for others."""
-    return {b"FORM": "aiff", b"riff": "w64"}.get(body[:4])
 
 
 def cut_short(body: bytes, kind: str | None) -> str | None:
@@ -93,33 +84,12 @@ _ENDS: dict[str, Callable[[bytes], int]] = {
 }
 
 
-def _found(body: bytes, mark: re.Pattern[bytes], at: int) -> int:
-    """Return the first mark at or after `at`, the end of the body if there is none."""
-    match = mark.search(body, at)
-    return len(body) if match is None else match.start()
-
-
 def _marks(body: bytes, mark: re.Pattern[bytes], skipped: Callable[[bytes, int], int]) -> Starts:
     """Yield the places of a mark; `skipped` is the place from which to search after one."""
     at = 0
-    while (at := _found(body, mark, at)) < len(body):
-        yield at
-        at = skipped(body, at)
-
-
-def _ogg(body: bytes) -> Starts:
-    """Yield the starts of chained streams: the first of successive pages with the first-page flag."""
-    at, in_head = 0, False
-    while at <= len(body) - OGG_HEAD_BYTES:
-        if not body.startswith(b"OggS", at):
-            at = _found(body, OGG, at + 1)
-            continue
-        is_first = bool(body[at + 5] & OGG_FIRST)
-        if is_first and not in_head:
-            yield at
-        in_head = is_first
-        lengths = body[at + OGG_HEAD_BYTES : at + OGG_HEAD_BYTES + body[at + 26]]
-        at += OGG_HEAD_BYTES + len(lengths) + sum(lengths)
+    while (match := mark.search(body, at)) is not None:
+        yield match.start()
+        at = skipped(body, match.start())
 
 
 def _flac(body: bytes) -> Starts:
@@ -174,45 +144,6 @@ def _box_bytes(body: bytes, at: int) -> int:
     return int.from_bytes(body[at + BOX_HEAD_BYTES : at + LONG_BOX_HEAD_BYTES], "big") if size == 1 else size
 
 
-def _mp3(body: bytes) -> Starts:
-    """Yield the starts of files: a tag, a frame with a frame count, after the last counted frame, or another form."""
-    at, frames, counted, form = 0, 0, 0, (0, 0)
-    while at < len(body):
-        tag = tag_size(body, at)
-        if tag:
-            if frames and _frames_follow(body, at + tag):
-                yield at
-                frames = counted = 0
-            at += tag
-            continue
-        size = frame_size(body, at)
-        if not size:
-            at = _found(body, FRAME_OR_TAG, at + 1)
-            continue
-        announced = announced_frames(body, at, size)
-        shape = (body[at + 1] & 0xFE, (body[at + 2] & 0x0C) | (body[at + 3] >> 6 == 3))
-        ended = announced is not None or (counted and frames >= counted) or shape != form
-        if frames and ended and _frames_follow(body, at):
-            yield at
-            frames = counted = 0
-        if announced is not None:
-            counted = announced
-        else:
-            frames += 1
-        form = shape
-        at += size
-
-
-def _frames_follow(body: bytes, at: int) -> bool:
-    """Whether audio begins at `at`: no frames follow a tag at the end of a file, and frame counts may be off by one."""
-    for _ in range(LEAST_FRAMES):
-        size = frame_size(body, at)
-        if not size:
-            return False
-        at += size
-    return True
-
-
 def _aiff(body: bytes) -> Starts:
     at = 0
     while body[at : at + 4] == b"FORM":
@@ -229,11 +160,9 @@ def _w64(body: bytes) -> Starts:
 
 
 _STARTS: dict[str, Callable[[bytes], Starts]] = {
-    "ogg": _ogg,
     "flac": _flac,
     "matroska": _matroska,
     "mov": _mov,
-    "mp3": _mp3,
     "amr": _amr,
     "aiff": _aiff,
     "w64": _w64,

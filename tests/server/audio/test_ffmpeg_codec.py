@@ -14,9 +14,9 @@ import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.audio.decode_queue import LiveDecoder
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form
+from server.audio.packets import LiveDecoder
 from server.errors import NotTaken
 from tests.support.audio.media_files import container, decoded, likeness, opus_packets, pieces, speech
 

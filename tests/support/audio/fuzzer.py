@@ -27,7 +27,7 @@ RATE, PIECE_BYTES, LIMIT_S = 16_000, 4_096, 20.0
 MAX_CPU_S = 12.0  # for a body of 60 kB: what an upload is allowed, and a block that has begun
 MAX_GROWTH_MIB = 400  # over the whole run
 HANG_S = 60.0  # wall time of one recording, after which the child writes its stack and ends
-DEFECTS = "Traceback", "Exception ignored"  # on stderr; libmpg123 writes notes about damage there
+DEFECTS = "Traceback", "Exception ignored"  # on stderr
 CHILD = (sys.executable, "-m", "tests.support.audio.fuzzer", "--child")
 FORMS = (
     audio_form(None, None),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import sys
 
 import pytest
 
-from server.audio.recordings.sources import SeekableBody
 from tests.support.audio import fuzzer
 from tests.support.audio.mutations import mutated, seeds
 
@@ -53,12 +51,3 @@ def test_a_child_that_dies_or_complains_is_reported_with_its_recording() -> None
     died, complained = fuzzer.faults_of(1, 6, [sys.executable, "-c", DIES_AT_3])
     assert (died.number, died.result[:35]) == (3, "the process ended with status -11: ")
     assert (complained.number, complained.result) == (4, "written to stderr: Exception ignored\n")
-
-
-def test_a_seek_before_the_first_byte_leaves_the_position() -> None:
-    """libsndfile calls it through C, where an exception would only be written to stderr."""
-    body = SeekableBody(b"0123")
-    assert body.seek(2) == 2
-    assert body.seek(-1) == 2
-    assert body.seek(0, io.SEEK_END) == 4
-    assert body.seek(-9, io.SEEK_CUR) == 0
