@@ -1,9 +1,8 @@
-"""Raw samples, and samples in WAV: tables, widths, odd splits, NaN and infinity."""
+"""Raw samples: tables, widths, odd splits, NaN and infinity."""
 
 from __future__ import annotations
 
 import io
-import struct
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from server.audio.decoder import open_decoder
 from server.audio.formats import Encoding, audio_form
 from server.audio.raw import alaw_table, mulaw_table
-from server.errors import BadParameter, MediaError, NotTaken, Undecodable
+from server.errors import BadParameter
 from tests.support.audio.media_files import decoded, pieces
 
 PCM = np.random.default_rng(0).integers(-32_768, 32_767, (999, 2)).astype(np.int16)
@@ -63,53 +62,6 @@ def test_nan_becomes_silence_and_infinite_floats_full_scale(data: bytes) -> None
     strange = np.array([np.nan, np.inf, -np.inf, 3e38, -1.0, 1.0, 0.5], "<f4")
     fed = open_decoder(audio_form("linear32", 16_000), 16_000).feed(strange.tobytes(), 1.0)
     assert fed[:, 0].tolist() == [0, 32_767, -32_768, 32_767, -32_768, 32_767, 16_384]
-
-
-@pytest.mark.parametrize("kind", ["WAV", "WAVEX"])
-@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"])
-@given(cuts=st.lists(st.integers(0, 10_000), max_size=8))
-def test_a_live_wav_stream_gives_what_libsndfile_reads(kind: str, subtype: str, cuts: list[int]) -> None:
-    file = io.BytesIO()
-    soundfile.write(file, PCM, 16_000, format=kind, subtype=subtype)
-    expected = soundfile.read(io.BytesIO(file.getvalue()), dtype="float64", always_2d=True)[0] * 32_768
-    found = decoded(open_decoder(audio_form(None, None, 2), 16_000, multichannel=True), pieces(file.getvalue(), cuts))
-    assert np.abs(found - np.clip(expected, -32_768, 32_767)).max() <= 0.5
-
-
-def wav(size: int, body: bytes, tag: int = 1, bits: int = 16, extra: bytes = b"") -> bytes:
-    fmt = struct.pack("<HHIIHH", tag, 1, 16_000, 32_000, 2, bits)
-    head = b"RIFF\xff\xff\xff\xffWAVE" + extra + b"fmt " + struct.pack("<I", len(fmt)) + fmt
-    return head + b"data" + struct.pack("<I", size) + body
-
-
-@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF - 36])
-def test_a_wav_stream_of_unknown_length_continues(size: int) -> None:
-    samples = decoded(open_decoder(audio_form(None, None), 16_000), [wav(size, PCM[:, 0].tobytes())])
-    assert np.array_equal(samples[:, 0], PCM[:, 0])
-
-
-def test_chunks_around_the_samples_of_a_wav_file_are_skipped() -> None:
-    listed = b"LIST" + struct.pack("<I", 5) + b"hello\0"
-    file = wav(1_000, PCM[:500, 0].tobytes() + listed, extra=listed)
-    samples = decoded(open_decoder(audio_form(None, None), 16_000), pieces(file, range(0, 2_000, 7)))
-    assert np.array_equal(samples[:, 0], PCM[:500, 0])
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "named"),
-    [
-        (wav(0, b"", tag=17, bits=4), NotTaken, "WAV format 17"),
-        (wav(0, b"").replace(b"fmt ", b"fmtx"), Undecodable, "no fmt chunk"),
-        (b"RIFF\0\0\0\0AVI LIST", Undecodable, "not a WAV stream"),
-        (b"RIFF\0\0\0\0WAVEfmt \2\0\0\0\1\0", Undecodable, "damaged"),
-        (b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff", Undecodable, "damaged"),
-        (b"RIFF\0\0\0\0WAVEJUNK\xff\xff\xff\xff", Undecodable, "no audio in"),
-        (b"RIFF\0\0\0\0WAVE" + b"JUNK\0\0\0\0" * 5_000, Undecodable, "no audio in"),
-    ],
-)
-def test_a_malformed_wav_stream_is_refused(data: bytes, error: type[MediaError], named: str) -> None:
-    with pytest.raises(error, match=named):
-        decoded(open_decoder(audio_form(None, None), 16_000), [data])
 
 
 def test_encodings_are_read_as_the_protocol_says() -> None:

@@ -16,10 +16,14 @@ import soundfile
 import soxr
 
 from server.audio.containers.flac import crc8, crc16
+from server.audio.decoder import open_decoder
+from server.audio.formats import AudioForm, audio_form
+from server.audio.recordings.recording import Recording
 from tests.support.needs import need_package
 
 av = need_package("av")
 
+ANY = audio_form(None, None)
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "frag_duration": "200000"}
 """Options for MP4 as written by Safari's MediaRecorder, with a fragment every 0.2 s."""
@@ -138,3 +142,18 @@ def likeness(ours: np.ndarray, original: np.ndarray, max_shift: int = 800) -> tu
     scores = np.fft.irfft(a * b.conj(), size) / (np.linalg.norm(ours.astype(float)) * np.linalg.norm(original) + 1e-9)
     near = np.concatenate([scores[-max_shift:], scores[: max_shift + 1]])
     return float(near.max()), int(near.argmax()) - max_shift
+
+
+def uploaded(
+    body: bytes, form: AudioForm = ANY, *, rate: int = 16_000, max_s: float = 1e5
+) -> tuple[np.ndarray, list[str]]:
+    """Return all samples of an upload, (S, C) int16, and its warnings."""
+    recording, blocks = Recording(body, form, rate=rate, max_s=max_s), []
+    while (block := recording.next_block()) is not None:
+        blocks.append(block)
+    return np.concatenate(blocks), recording.warnings
+
+
+def streamed(chunks: Sequence[bytes], form: AudioForm = ANY, *, rate: int = 16_000) -> np.ndarray:
+    """Return all samples of a live stream, mixed to one channel unless the form is raw, (S, C) int16."""
+    return decoded(open_decoder(form, rate), chunks)
