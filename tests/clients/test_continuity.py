@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.clients.continuity_wire import PLENTY, Wire, check, play
-from tests.support.clients.fake_recognition import FakeRecognition, Shape
+from tests.support.clients.continuity_wire import PLENTY
 from tutti_asr_client.audio_shape import AudioShape
 from tutti_asr_client.continuity import Beginning, Continuity
 from tutti_asr_client.messages import (
@@ -68,41 +67,6 @@ def test_a_new_connection_first_sends_the_latest_ticket_with_finals_and_cursor()
     assert stream.beginning is Beginning.TICKET
     assert frames(stream) == [bytes(300)]
     assert stream.replayed_s == pytest.approx(1.5)
-
-
-def test_after_a_refused_ticket_resume_names_the_end_of_the_last_final() -> None:
-    stream = opened()
-    stream.add_audio(bytes(range(250)) * 2)
-    frames(stream)
-    stream.receive(results(0, 0.5, "yes"))
-    stream.receive(Ticket("t", 2.0))
-    stream.lost()
-    stream.connected()
-    frames(stream)
-    stream.receive(decode('{"type":"ResumeRefused","code":"TICKET_MODEL"}'))  # type: ignore[arg-type]
-    assert stream.refusals == ["TICKET_MODEL"]
-    assert frames(stream) == [{"type": "Resume", "from_s": 0.5, "finals": 1}]
-    stream.receive(Resumed(0.5))
-    assert frames(stream) == [(bytes(range(250)) * 2)[100:]]
-    [delivered] = stream.receive(results(0.5, 1.0, "no"))
-    assert delivered == results(0.5, 1.0, "no"), "the server keeps our time"
-
-
-def test_a_server_without_tickets_gets_a_replay_and_its_times_are_shifted() -> None:
-    stream = opened()
-    stream.add_audio(bytes(400))
-    frames(stream)
-    stream.receive(results(0, 0.5, "yes"))
-    stream.receive(Ticket("t", 1.0))
-    stream.lost()
-    stream.connected()
-    frames(stream)
-    stream.receive(decode('{"type":"Error","description":"unknown message type"}'))  # type: ignore[arg-type]
-    assert stream.beginning is Beginning.REPLAY
-    assert frames(stream) == [bytes(300)]
-    [delivered] = stream.receive(results(0, 1.0, "no"))
-    assert isinstance(delivered, Results)
-    assert (delivered.start, delivered.words[0].end) == (0.5, 1.5), "its time is shifted into ours"
 
 
 def test_a_ticket_sent_before_the_answer_to_resume_is_ignored() -> None:
@@ -191,49 +155,9 @@ def test_the_final_of_a_drain_is_delivered_and_its_metadata_is_not() -> None:
     assert stream.complete
 
 
-def test_key_terms_are_sent_again_to_the_next_server_at_their_positions() -> None:
-    stream = opened()
-    stream.configure(["old"])
-    stream.configure(["new"])
-    stream.add_audio(bytes(200))
-    stream.configure(["later"])
-    stream.add_audio(bytes(200))
-    assert len(frames(stream)) == 5
-    for term in ("old", "new", "later"):
-        assert stream.receive(ConfigureSuccess((term,))) == [ConfigureSuccess((term,))]
-    stream.receive(results(0, 0.5, "yes"))
-    stream.lost()
-    stream.connected()
-    first, audio, second, rest = frames(stream)
-    assert (first["keyterms"], len(audio), second["keyterms"], len(rest)) == (["new"], 100, ["later"], 200)
-    assert stream.receive(ConfigureSuccess(("new",))) == stream.receive(ConfigureSuccess(("later",))) == []
-
-
 def terms(*frame: Any) -> list[Any]:
     """Return what key terms and texts the frames have, and the sizes of audio."""
     return [len(one) if isinstance(one, bytes) else one.get("keyterms", one.get("text")) for one in frame]
-
-
-def test_what_is_in_force_is_repeated_before_a_replay_as_one_context() -> None:
-    stream = opened()
-    stream.add_context("ask for Zoltan")
-    stream.add_audio(bytes(200))
-    stream.add_context("or for Mircea")
-    stream.add_audio(bytes(200))
-    stream.add_context("later")
-    stream.add_audio(bytes(200))
-    frames(stream)
-    answers = [ContextSuccess(("zoltan",)), ContextSuccess(("zoltan", "mircea")), ContextSuccess(("mircea", "later"))]
-    assert [stream.receive(answer) for answer in answers] == [[answer] for answer in answers]
-    stream.receive(results(0, 1.5, "yes"))
-    stream.lost()
-    stream.connected()
-    assert terms(*frames(stream)) == ["zoltan mircea", 100, "later", 200]
-    assert stream.receive(answers[1]) == stream.receive(answers[2]) == []
-    stream.receive(results(0, 1.5, "no"))
-    stream.lost()
-    stream.connected()
-    assert terms(*frames(stream)) == ["mircea later"], "that of its last answer"
 
 
 def test_contexts_end_after_their_time_and_those_that_were_refused_are_not_repeated() -> None:
@@ -354,13 +278,6 @@ def test_a_finalize_at_a_tickets_position_is_sent_again_if_the_ticket_lacks_it()
     frames(stream)
     stream.receive(Resumed(2.0))
     assert frames(stream)[0] == {"type": "Finalize"}, "else its final would count as the answer to the next one"
-
-
-def test_a_drain_before_the_answer_to_resume_loses_nothing() -> None:
-    wire = Wire(Shape(), lambda _: FakeRecognition(Shape(), ("k",)))
-    moves_ = [("finalize", None), ("say", 1), ("send", 1), ("arrive", 1), ("drain",), ("say", 1), ("drain",)]
-    play(wire, moves_, [])
-    check(wire)
 
 
 def test_a_stream_is_complete_without_the_close_but_not_without_every_answer() -> None:

@@ -138,33 +138,6 @@ def test_what_the_agent_said_still_counts_after_reconnecting(servers: list[LiveS
     run(main())
 
 
-@pytest.mark.parametrize("kind", ["Context", "Configure"])
-def test_terms_that_came_right_after_a_tickets_audio_are_not_lost(servers: list[LiveServer], kind: str) -> None:
-    """They are answered at once, and the ticket, which lacks them, once the model has answered."""
-
-    async def main() -> None:
-        async with conversation(servers, resumable=True) as talk:
-            stream = talk.stream._stream
-            take = stream._take_ticket
-            stream._take_ticket = lambda ticket: talk.note(take(ticket))  # type: ignore[method-assign, func-returns-value]
-            await talk.stream.send(silence(13 * STEP / CONFIG.sample_rate))  # the first steps of more than a second
-            if kind == "Context":
-                await talk.stream.add_context("Kowalczyk")
-            else:
-                await talk.stream.configure(["kowalczyk"])
-            await talk.covered(13 * STEP / CONFIG.sample_rate)
-            await talk.until(lambda: stream._ticket is not None)
-            await talk.cut()
-            assert talk.stream.events.resumed == 1
-            in_force = set(await talk.in_force())
-            for server in servers:
-                for session in server.replica.sessions.snapshot():
-                    in_force |= set(session._session.keyterms.current.phrases)
-            assert in_force == {"kowalczyk"}
-
-    run(main())
-
-
 def test_a_rewind_reaches_finals_from_before_a_reconnection(servers: list[LiveServer]) -> None:
     async def main() -> None:
         transcript = Transcript()

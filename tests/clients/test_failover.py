@@ -16,7 +16,6 @@ import soundfile
 
 from server.resume.seal import new_key
 from tests.support.clients.cutting_proxy import CuttingProxy
-from tests.support.needs import need_node_module
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
@@ -59,32 +58,3 @@ def test_tutti_transcribe_prints_the_same_text_when_its_server_is_killed(
     assert proxy.cut == len(CUTS)
     assert moved == whole
     assert " ".join(text for _, _, text, _ in whole if text) == " ".join(TEXTS)
-
-
-def test_the_javascript_client_prints_the_same_text_when_its_server_is_killed(
-    hosts: list[str], audio: np.ndarray, tmp_path: Path
-) -> None:
-    modules = ROOT / "build" / "ecosystem" / "node" / "node_modules"
-    need_node_module("ws", modules)
-    raw = tmp_path / "speech.raw"
-    raw.write_bytes(audio.astype("<i2").tobytes())
-
-    def messages_of(url: str) -> list[dict[str, Any]]:
-        program = ROOT / "tests" / "support" / "clients" / "resumable_stream.mjs"
-        script = ["node", str(program), url, str(raw), str(modules)]
-        done = subprocess.run(script, capture_output=True, text=True, timeout=WITHIN_S, check=False)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def finals(lines: list[dict[str, Any]]) -> list[Any]:
-        shown = [line for line in lines if line["type"] == "Results" and line["isFinal"]]
-        return [(line["start"], line["duration"], line["transcript"], line["words"]) for line in shown]
-
-    whole = messages_of(f"ws://{hosts[0]}")
-    with CuttingProxy(hosts, CUTS).running() as proxy:
-        moved = messages_of(proxy.url)
-    assert proxy.cut == len(CUTS)
-    assert finals(moved) == finals(whole)
-    assert " ".join(text for _, _, text, _ in finals(whole) if text) == " ".join(TEXTS)
-    assert [line["type"] for line in moved if line["type"] in ("lost", "refused", "failed")] == []
-    assert sum(line.get("resumed", False) for line in moved) >= 2

@@ -20,8 +20,6 @@ from rich.console import Console
 
 from tests.support.clients.client_bench import WITHIN_S, noise, results, wait_for
 from tests.support.clients.fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
-from tests.support.clients.fake_recognition import FakeRecognition, Shape
-from tests.support.clients.fake_replica import FakeReplica, Faults
 from tutti_asr_client.errors import Unreachable
 from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.display import TerminalDisplay, growing
@@ -29,8 +27,7 @@ from tutti_asr_client.files.file_result import Failed, Transcribed
 from tutti_asr_client.files.pacing import PcmSource
 from tutti_asr_client.files.transcribe import run, run_remote, transcribe_files
 from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
-from tutti_asr_client.messages import Message, Results
-from tutti_asr_client.retry import Retry
+from tutti_asr_client.messages import Message
 from tutti_asr_client.transcript import Transcript
 
 
@@ -109,25 +106,6 @@ def test_transcribe_retries_a_full_server_and_reports_it(
     assert "next attempt" in shown.err
 
 
-def test_a_recording_continues_at_the_next_server(recordings: list[Path]) -> None:
-    async def main() -> None:
-        async with FakeReplica(lambda number: Faults(hear=20) if number < 2 else Faults()).running() as server:
-            transcriber = RemoteTranscriber(server.url, resumable=True, retry=Retry(first_wait_s=0.001))
-            [result] = await transcribe_files([recordings[3]], transcriber)
-            assert server.handshakes == 1
-            pcm = np.tile(read_pcm(recordings[3]), 20)
-            messages = [m async for m in transcriber.stream(PcmSource(pcm, 16000, realtime=False))]
-            assert server.handshakes == 3
-        assert isinstance(result, Transcribed)
-        said = " ".join(m.text for m in messages if isinstance(m, Results) and m.is_final and m.text)
-        whole = FakeRecognition(Shape(rate=16000))
-        wanted = [f for part in (pcm.tobytes(), '{"type":"CloseStream"}') for f in whole.hear(part)]
-        texts = [f["channel"]["alternatives"][0]["transcript"] for f in wanted if f.get("is_final")]
-        assert said == " ".join(text for text in texts if text)
-
-    wait_for(main())
-
-
 def test_ctrl_c_ends_the_recordings_and_prints_their_finals(tmp_path: Path) -> None:
     long, never = tmp_path / "long.wav", tmp_path / "never.wav"
     soundfile.write(long, np.frombuffer(noise(800), np.int16), 16000)
@@ -201,8 +179,3 @@ def test_the_terminal_shows_text_and_failures() -> None:
         display.done(Failed(Path("b.wav"), Unreachable("ws://h", "refused")))
     for shown in ("hello there", "final after 12 ms", "no server at ws://h"):
         assert shown in out.getvalue()
-
-
-def test_clients_import_no_torch() -> None:
-    code = "import sys, tutti_asr_client.files.transcribe; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0

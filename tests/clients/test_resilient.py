@@ -159,18 +159,6 @@ def test_connection_events_are_reported_and_counted() -> None:
     wait_for(main())
 
 
-@pytest.mark.parametrize("status", [400, 401, 403])
-def test_a_permanent_refusal_raises_without_a_retry(status: int) -> None:
-    async def main() -> None:
-        async with FakeReplica(lambda _: Faults(refuse=status)).running() as server:
-            with pytest.raises(Refused, match="not now") as refused:
-                async with open_stream(server.url):
-                    pass
-        assert (refused.value.status, server.handshakes) == (status, 1)
-
-    wait_for(main())
-
-
 def test_close_1008_raises_in_the_iteration_and_in_send() -> None:
     async def main() -> None:
         async with (
@@ -185,31 +173,6 @@ def test_close_1008_raises_in_the_iteration_and_in_send() -> None:
             with pytest.raises(ClosedAbnormally):
                 await stream.send(noise(10))
             assert server.handshakes == 1
-
-    wait_for(main())
-
-
-def test_retry_after_of_a_full_server_is_respected() -> None:
-    async def main() -> None:
-        events: list[Event] = []
-        faults = cut_at(Faults(refuse=503, retry_after="0.3"))
-        async with FakeReplica(faults).running() as server:
-            began_s = asyncio.get_running_loop().time()
-            async with open_stream(server.url, retry=AT_ONCE, on_event=events.append) as stream:
-                assert asyncio.get_running_loop().time() - began_s >= 0.3
-                assert said(await play(stream, noise(9_000), CLOSE)) == undisturbed(noise(9_000), CLOSE)
-        assert events_of(events, Waiting)[0].seconds == pytest.approx(0.3)
-
-    wait_for(main())
-
-
-def test_a_server_that_stays_full_raises_when_the_retry_budget_is_spent() -> None:
-    async def main() -> None:
-        async with FakeReplica(lambda _: Faults(refuse=503)).running() as server:
-            with pytest.raises(Refused):
-                async with open_stream(server.url, retry=Retry(limit_s=0.1, first_wait_s=0.01)):
-                    pass
-        assert server.handshakes > 1
 
     wait_for(main())
 
@@ -339,12 +302,3 @@ def test_an_error_of_on_event_ends_the_stream_and_is_raised() -> None:
                 await stream.send(noise(2))
 
     wait_for(main())
-
-
-def test_open_stream_refuses_encodings_other_than_raw_audio() -> None:
-    async def main() -> None:
-        async with open_stream("ws://127.0.0.1:9", encoding="ogg-opus"):
-            pass
-
-    with pytest.raises(ValueError, match="ogg-opus"):
-        wait_for(main())

@@ -85,27 +85,6 @@ def test_a_cut_stream_continues_while_one_thread_sends_and_another_iterates() ->
     assert sum(isinstance(event, Connected) for event in events) == 3
 
 
-def test_streams_of_many_threads_do_not_mix() -> None:
-    def one(number: int) -> bool:
-        audio = noise(8, seed=number)
-        with open_stream(server.url) as stream:
-            stream.send(audio)
-            stream.close_stream()
-            return finals(list(stream)) == text_of(audio)
-
-    with FakeListen().in_thread() as server, ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(one, range(24)))
-
-
-def test_one_stream_takes_control_messages_from_many_threads() -> None:
-    with FakeListen().in_thread() as server, ThreadPoolExecutor(8) as pool:
-        with open_stream(server.url) as stream:
-            list(pool.map(lambda _: stream.finalize(), range(40)))
-            stream.close_stream()
-            assert sum(isinstance(m, Results) and m.from_finalize for m in stream) == 40
-        assert server.connections[0].controls == ["Finalize"] * 40 + ["CloseStream"]
-
-
 def test_a_message_that_was_awaited_too_long_comes_later() -> None:
     with FakeListen().in_thread() as server, open_stream(server.url) as stream:
         for _ in range(3):
@@ -145,13 +124,6 @@ def test_leaving_the_block_ends_a_thread_that_iterates(opening: Callable[..., Re
             stream.send(noise(1))
 
 
-def test_an_aborted_stream_ends_with_an_error() -> None:
-    with FakeListen().in_thread() as server, open_stream(server.url) as stream:
-        threading.Timer(0.05, stream.abort).start()
-        with pytest.raises(ClosedAbnormally, match="aborted"):
-            next(stream)
-
-
 def test_a_call_from_on_event_is_an_error_instead_of_a_deadlock() -> None:
     problems: list[str] = []
     opened: list[ResilientClient] = []
@@ -172,17 +144,6 @@ def test_a_call_from_on_event_is_an_error_instead_of_a_deadlock() -> None:
         list(stream)
     assert problems
     assert "event loop thread" in problems[0]
-
-
-def test_an_error_of_on_event_is_raised() -> None:
-    def fail(_: Event) -> None:
-        raise LookupError("no such window")
-
-    with FakeListen().in_thread() as server, open_stream(server.url, on_event=fail) as stream:
-        with pytest.raises(LookupError, match="no such window"):
-            list(stream)
-        with pytest.raises(LookupError, match="no such window"):
-            stream.send(noise(1))
 
 
 CALLED = {"send", "finalize", "configure", "add_context", "rewind", "keep_alive", "close_stream", "abort"}
