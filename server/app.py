@@ -22,9 +22,9 @@ from server.http.health import add_health, add_metrics, kserve_router, metrics_a
 from server.http.models import models_router
 from server.http.operations import LocalOperations, ServiceOperations
 from server.http.page import page_router
-from server.http.second_port import SecondPort
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
+from server.http.uvicorn_server import SecondPort
 from server.models.loading import LoadedModel, LoadedVad
 from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
 from server.models.service import MakeSession, ModelService

@@ -34,7 +34,7 @@ ELSEWHERE = {  # by the file that names them
     "docs/fine-tuning.md": {"calls/0001.wav", "calls/0002.wav"},  # the reader's recordings
     "docs/models.md": {"model.onnx", "model.int8.onnx"},  # files of published models
     "model/export_onnx.py": {"model.onnx", "model.int8.onnx"},  # files that it writes
-    "server/protocols/vosk/messages.py": {"websocket/asr_server.py"},  # of vosk-server's repository
+    "server/protocols/vosk/adapter.py": {"websocket/asr_server.py"},  # of vosk-server's repository
     "tests/ecosystem/README.md": {"test.py"},  # of vosk-server's repository
 }
 

@@ -35,9 +35,9 @@ PLANTED = {  # by contract: a file, and the import in it that must break the con
     "Packages: audio goes one way": ("server/audio/pcm.py", "tutti_asr_lab.training.synthesis.sentences"),
     "Examples know batching and model alone": ("examples/serving.py", "server.settings"),
     "server: a folder imports only what stands below it": ("server/audio/pcm.py", "server.recognition.events"),
-    "Protocols do not know one another": ("server/protocols/openai/items.py", "server.protocols.vosk.messages"),
+    "Protocols do not know one another": ("server/protocols/openai/items.py", "server.protocols.vosk.adapter"),
     "Twilio speaks Deepgram's form, and knows no other protocol": (
-        "server/protocols/twilio/messages.py", "server.protocols.openai.items",
+        "server/protocols/twilio/adapter.py", "server.protocols.openai.items",
     ),
     "Only the command line and the tools know clients and load tests": (
         "server/recognition/events.py", "tutti_asr_client.errors",

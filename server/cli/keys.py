@@ -67,7 +67,7 @@ def hash_(
 @keys.command(cls=SettingsCommand)
 def resume() -> None:
     """Create the key that replicas share so that a stream can resume on any of them (`TUTTI_RESUME_KEYS`)."""
-    from server.resume.seal import new_key
+    from server.resume.tickets import new_key
 
     typer.echo(new_key())
 

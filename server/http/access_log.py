@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.operations.logs import name_request, noted_refusal
 from server.protocols.deepgram.parameters import TABLE
 from server.protocols.features import FEATURES, OTHER_VERSION
-from server.protocols.flux.query import QUERY as FLUX
+from server.protocols.flux.messages import QUERY as FLUX
 from server.protocols.openai.form import KNOWN as FORM
 
 HEADER, CLIENT_HEADER = b"dg-request-id", b"x-request-id"

@@ -15,9 +15,8 @@ from fastapi import Request, Response
 from server.access.keys import Credentials
 from server.errors import BadParameter, ClientGone, NotAllowed, Refused
 from server.operations.logs import take_request_id
-from server.protocols.features import check_no_query
+from server.protocols.features import check_no_query, problem_of
 from server.protocols.handshake import render_refusal
-from server.protocols.json_errors import problem_of
 from server.protocols.uploads import read_body
 from server.replica import Replica
 

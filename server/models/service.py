@@ -50,8 +50,7 @@ from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
 from server.recognition.session_options import Finals, Limits, SessionOptions
 from server.recognition.turn_questions import TurnQuestions
-from server.resume.seal import read_keys
-from server.resume.tickets import TicketService
+from server.resume.tickets import TicketService, read_keys
 from server.settings import Settings
 from server.text.redaction_kinds import number_language
 

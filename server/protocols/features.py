@@ -1,4 +1,4 @@
-"""Parameter checks shared by all protocols: single values, no empty values, and unsupported features. Pure.
+"""Checks shared by all protocols: parameters, unsupported features, and errors in JSON messages. Pure.
 
 An unsupported feature that would change the transcript, or where it is sent, is refused by name. A server with
 `lenient_features` ignores it and lists it in the answer, except where ignoring it would leak data. A feature whose
@@ -13,7 +13,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
+
+import msgspec
+from msgspec.inspect import LiteralType, StructType, UnionType, type_info
 
 from server.audio.formats import RAW, AudioForm, audio_form
 from server.errors import BadParameter
@@ -185,6 +189,11 @@ def ignored_header(ignored: Sequence[str]) -> Mapping[str, str]:
     return {"x-ignored-params": ",".join(listed)} if listed else {}
 
 
+def printable(text: str, limit: int = SHOWN) -> str:
+    """Return an excerpt of a client's text with unprintable characters replaced."""
+    return "".join(c if c.isprintable() else "?" for c in text[:limit])
+
+
 def boolean(name: str, value: str) -> bool:
     """Parse a boolean. Raises: BadParameter."""
     lowered = value.lower()
@@ -210,3 +219,40 @@ def form_of(query: Mapping[str, str], channels: int = 1) -> AudioForm:
         return audio_form(encoding, None, channels)
     number = whole_number("sample_rate", rate, SAMPLE_RATES if raw else range(1, LARGEST + 1))
     return audio_form(encoding, number if raw else None, channels)
+
+
+_AT = " - at `$"  # precedes the path in an error of msgspec
+_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
+_ENUM = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_ELEMENT = re.compile(r"\[[^]]*\]")  # of a list, in a path
+
+
+def problem_of(error: msgspec.ValidationError, kind: Any, root: str = "") -> str:
+    """Return `path: what is wrong` of a message decoded as `kind`; `root` is the path of the message itself."""
+    what, _, at = str(error).rpartition(_AT) if _AT in str(error) else (str(error), "", "")
+    path = [name[:SHOWN] for name in _ELEMENT.sub("", at.rstrip("`")).split(".") if name]
+    if (field := _FIELD.fullmatch(what)) is not None:
+        path.append(field[2][:SHOWN])
+        what = "missing" if field[1].startswith("missing") else "unknown field; leave it out"
+    elif (enum := _ENUM.fullmatch(what)) is not None:
+        what = f"{enum[1][:SHOWN]} is not valid; must be one of {', '.join(map(str, _choices(kind, path)))}"
+    else:
+        what = what[:1].lower() + what[1:].replace("`", "").replace(" | ", " or ")
+    shown = ".".join(filter(None, (root, *path)))
+    return f"{shown}: {what}" if shown else what
+
+
+def _choices(kind: Any, path: Sequence[str]) -> Iterator[Any]:
+    """Yield the values of the enumeration at a path."""
+    found = list(_alternatives(type_info(kind)))
+    for name in path:
+        structs = [each for each in found if isinstance(each, StructType)]
+        fields = [field for struct in structs for field in struct.fields if field.encode_name == name]
+        found = [alternative for field in fields for alternative in _alternatives(field.type)]
+    for each in found:
+        if isinstance(each, LiteralType):
+            yield from each.values
+
+
+def _alternatives(info: Any) -> Sequence[Any]:
+    return info.types if isinstance(info, UnionType) else (info,)

@@ -1,4 +1,4 @@
-"""Lifecycle of a live connection in any protocol (admit, accept, run, release), and the JSON body of refusals."""
+"""Lifecycle of a live connection in any protocol (admit, accept, run, release), usage records, refusals as JSON."""
 
 from __future__ import annotations
 
@@ -6,20 +6,52 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from server.access.guard import CountedRefusal, Guard
+from server.access.guard import CountedRefusal, Guard, caller_of
 from server.coordination.term_building import OwnersTerms
 from server.errors import Refused, UnknownPath
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
-from server.protocols.metering import read_session, subject_of
 from server.recognition.session import Session
 from server.replica import Replica
 from server.streaming.connection import Connection
 from server.text.formatting import PLAIN, Style
+from server.usage.meters import Reading, Subject
+
+
+def subject_of(
+    connection: HTTPConnection, model: ModelService, *, kind: str, protocol: str, request_id: str
+) -> Subject:
+    """Return whose an admitted stream or upload is; a port or a signature without a key has no key's name."""
+    caller = caller_of(connection)
+    name, key_id = ("", "") if caller is None else (caller.key.name, caller.key.id)
+    return Subject(request_id, name, key_id, kind, protocol, model.name, language_of(model))
+
+
+def language_of(model: ModelService) -> str:
+    """Return the languages of a model, with commas."""
+    return ",".join(model.languages)
+
+
+def read_session(session: Session, style: Style) -> Reading:
+    """Return the audio that a session has received, and the features asked of it by the names of our parameters."""
+    options = session.options
+    features = {
+        "multichannel": options.multichannel,
+        "interim_results": options.partials,
+        "keyterm": any(terms.phrases or terms.keywords for terms in (session.keyterms.current, options.keyterms)),
+        "grammar": bool(options.grammar),
+        "accurate": options.finals == "accurate",
+        "redact": bool(options.redact),
+        "resumable": options.resumable,
+        "punctuate": style.punctuate,
+        "numerals": style.numerals,
+    }
+    return Reading(session.audio.by_channel_s, tuple(name for name, used in features.items() if used))
 
 
 class RefusalBody(msgspec.Struct):

@@ -24,7 +24,7 @@ from server.errors import (
     TooSlow,
 )
 from server.models.service import ModelService
-from server.protocols.metering import read_session, subject_of
+from server.protocols.handshake import read_session, subject_of
 from server.protocols.upload import OnSegment, Upload
 from server.protocols.upload_places import GRACE_S, Place, Stage, UploadPlaces
 from server.recognition.request import Request as Asked

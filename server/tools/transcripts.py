@@ -11,7 +11,7 @@ from typing import TextIO
 from model.ctc.words import Word
 from server.audio import formats
 from server.protocols.deepgram.messages import UtteranceOut
-from server.protocols.deepgram.utterances import SPLIT_S, utterances
+from server.protocols.deepgram.transcript import SPLIT_S, utterances
 from server.text.formatting import FormattedWord
 from server.text.subtitles import SubtitleFormat, cues, subtitles
 from server.tools.recordings import STDIN, BadInput

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from model.ctc.beam import BeamDecoder
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.audio.speech import ROOT
 from tests.support.clients.cutting_proxy import CuttingProxy
 from tests.support.needs import need_node_module

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.clients.cutting_proxy import CuttingProxy
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from server.operations import drain as drain_module
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell

@@ -12,7 +12,7 @@ import pytest
 
 from deploy.helm import render
 from server.access.keys import Key, parse_keys, read_secrets
-from server.resume.seal import KEY_BYTES, read_keys
+from server.resume.tickets import KEY_BYTES, read_keys
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
 from tests.support.deployment.chart import of_kind, rendered

@@ -11,7 +11,7 @@ from server.errors import CLOSES, REFUSALS, Close, CloseReason, Refusal, TicketC
 from server.protocols.deepgram.messages import ConfigureCode, ErrorVariant
 from server.protocols.flux.messages import FluxCode
 from server.protocols.openai.messages import STATUS_CODES, ErrorType
-from server.protocols.openai.session_fields import ErrorCode
+from server.protocols.openai.settings import ErrorCode
 from server.protocols.twilio.endpoint import UNDELIVERED
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"

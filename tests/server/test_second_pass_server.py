@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.shouting import ShoutingDecoder

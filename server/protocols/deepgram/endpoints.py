@@ -24,8 +24,7 @@ from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query
 from server.protocols.deepgram.receipts import Pairs, StreamReceipts, digests_of, setup_of
 from server.protocols.deepgram.resumable import ResumableStream
-from server.protocols.deepgram.transcript import recording_answer
-from server.protocols.deepgram.utterances import utterances
+from server.protocols.deepgram.transcript import recording_answer, utterances
 from server.protocols.features import ignored_header, in_plain_names
 from server.protocols.handshake import Admitted, render_refusal, serve
 from server.protocols.uploads import Recordings

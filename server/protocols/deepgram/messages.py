@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
-from server.protocols.json_errors import problem_of
+from server.protocols.features import problem_of
 
 
 class WordOut(msgspec.Struct):

@@ -23,7 +23,7 @@ from server.protocols.deepgram.parameters import (
     TABLE,
     Kind,
 )
-from server.protocols.deepgram.utterances import SPLIT_S
+from server.protocols.deepgram.transcript import SPLIT_S
 from server.protocols.features import (
     LISTEN,
     OFF,
@@ -37,6 +37,7 @@ from server.protocols.features import (
     form_of,
     in_plain_names,
     named,
+    printable,
     redaction,
     refuse_unsupported,
     unsupported_features,
@@ -55,7 +56,7 @@ BIASING = frozenset({"keyterm", "keywords"})
 LIVE_ONLY = frozenset(name for name, parameter in TABLE.items() if parameter.live_only)
 MAX_BOOST = 100.0  # of `keywords`: far above any useful value
 _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
-MAX_TAGS, TAG_CHARACTERS = 8, 64  # `tag`: the client's own labels of a stream, for the logs
+MAX_TAGS = 8  # `tag`: the client's own labels of a stream, for the logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,7 @@ def parse_query(
         latency=_boolean(query, "latency"),
         latency_budget_ms=_latency_budget(query),
         utterance_split_s=float(query.get("utt_split", SPLIT_S)),
-        tags=tuple([_shown(value) for name, value in given if name == "tag"][:MAX_TAGS]),
+        tags=tuple([printable(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
     )
 
@@ -223,11 +224,6 @@ def _latency_budget(query: Mapping[str, str]) -> float | None:
     if "latency_budget_ms" not in query:
         return None
     return float(_integer(query, "latency_budget_ms", BUDGETS_MS, default=0))
-
-
-def _shown(tag: str) -> str:
-    """Return a tag for the logs: cut, with unprintable characters replaced."""
-    return "".join(c if c.isprintable() else "?" for c in tag[:TAG_CHARACTERS])
 
 
 def _boolean(query: Mapping[str, str], name: str) -> bool:

@@ -16,7 +16,7 @@ from server.errors import BadFrame, TicketCode, TicketRefused
 from server.operations.metrics import Metrics
 from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.projector import Projector
-from server.protocols.json_errors import problem_of
+from server.protocols.features import problem_of
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, Final, Partial, SpeechStarted, StepTiming, UtteranceGap
 from server.recognition.messages import StartAt, TicketTaken

@@ -16,20 +16,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from model.ctc.words import joined
 from server.errors import BadFrame, BadParameter, CloseReason
 from server.models.selection import is_english
 from server.protocols.flux.messages import (
-    ConfigureFailure,
-    ConfigureSuccess,
-    Connected,
-    ErrorMessage,
     FluxCode,
+    FluxRequest,
     TurnInfo,
-    WarningMessage,
     configured,
     encode,
     keyterms_of,
@@ -37,7 +32,6 @@ from server.protocols.flux.messages import (
     thresholds_of,
     word_out,
 )
-from server.protocols.flux.query import FluxRequest
 from server.recognition.events import (
     Closed,
     Event,
@@ -106,7 +100,7 @@ class FluxAdapter:
 
     def opened(self) -> Actions:
         """Send `Connected`: clients wait for it."""
-        return (self._send(Connected),)
+        return (self._send("Connected"),)
 
     def binary(self, chunk: bytes) -> Actions:
         """Recognize audio."""
@@ -171,7 +165,7 @@ class FluxAdapter:
         actions: list[Action] = [self._turn(turn) for turn in turns]
         if not turns and isinstance(event, Final) and event.reason is FinalReason.FINALIZE:
             why = "ForceEndTurn: no turn is open"
-            actions.append(self._send(WarningMessage, code=FluxCode.NO_ACTIVE_TURN, description=why))
+            actions.append(self._send("Warning", code=FluxCode.NO_ACTIVE_TURN, description=why))
         if self._turns.differing:
             actions.append(Differing(self._turns.differing))
             self._turns.differing = 0
@@ -205,7 +199,7 @@ class FluxAdapter:
             self._rules = rules
             self._changes.append((received_s, rules))
             yield Endpoint(0.0, rules.scored_end, rules.fork_after_s)
-        yield self._send(ConfigureSuccess, thresholds=thresholds_of(rules), keyterms=self._phrases)
+        yield self._send("ConfigureSuccess", thresholds=thresholds_of(rules), keyterms=self._phrases)
 
     def _turn(self, turn: TurnEvent) -> SendFrame:
         if turn.kind in (TurnKind.START, TurnKind.RESUMED):
@@ -245,20 +239,21 @@ class FluxAdapter:
         return (Reject(why),)
 
     def _error(self, code: str, description: str) -> SendFrame:
-        return self._send(ErrorMessage, code=code, description=description)
+        return self._send("Error", code=code, description=description)
 
     def _closed(self, reason: CloseReason) -> Iterator[Action]:
         for text in self._audio_warnings():
-            yield self._send(WarningMessage, code=FluxCode.AUDIO, description=text)
+            yield self._send("Warning", code=FluxCode.AUDIO, description=text)
         if reason is CloseReason.NOT_UNDERSTOOD:
             yield self._error(FluxCode.UNPARSABLE, self._unparsed)
 
     def _failure(self, why: str) -> SendFrame:
         code = FluxCode.INVALID_CONFIGURE
-        return self._send(ConfigureFailure, code=code, error_code=code, description=why)
+        return self._send("ConfigureFailure", code=code, error_code=code, description=why)
 
-    def _send(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> SendFrame:
-        return SendFrame(encode(kind(request_id=self._request_id, sequence_id=self._next(), **fields)))
+    def _send(self, kind: str, **fields: Any) -> SendFrame:
+        message = {"type": kind, "request_id": self._request_id, "sequence_id": self._next(), **fields}
+        return SendFrame(encode(message))
 
     def _next(self) -> int:
         number, self._sequence = self._sequence, self._sequence + 1

@@ -10,7 +10,7 @@ from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import SHOWN, ignored_header
 from server.protocols.flux.adapter import FluxAdapter
-from server.protocols.flux.query import ENGLISH, language_of, parse_query
+from server.protocols.flux.messages import ENGLISH, language_of, parse_query
 from server.protocols.handshake import Admitted, serve
 from server.replica import Replica
 

@@ -1,4 +1,7 @@
-"""Messages of Deepgram's Flux protocol. Pure.
+"""Query and messages of Deepgram's Flux protocol. Pure.
+
+Every parameter that this server does not support is refused by name, or listed in `ignored` by a lenient server, except
+values that switch a feature off and those that change no text (`mip_opt_out`, `tag`).
 
 Source: `listen.v2` of deepgram-sdk 7.17.0 and @deepgram/sdk 5.13.0. A `ConfigureFailure` has its code twice: the SDK
 reads `code`, Pipecat 1.14 `error_code`.
@@ -6,8 +9,9 @@ reads `code`, Pipecat 1.14 `error_code`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,8 +19,25 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame, BadParameter
+from server.models.selection import ModelNames, is_english
+from server.protocols.features import (
+    NEVER_IGNORED,
+    OFF,
+    boolean,
+    check_given,
+    check_single,
+    form_of,
+    in_plain_names,
+    named,
+    plain_name,
+    printable,
+    redaction,
+)
+from server.recognition.keyterms.keyterms import Keyterms
+from server.recognition.request import Request
+from server.recognition.session_options import SessionOptions
 from server.recognition.turns import TurnRules
-from server.text.formatting import FormattedWord
+from server.text.formatting import FormattedWord, Style
 
 END_THRESHOLDS = (0.5, 1.0)
 EAGER_THRESHOLDS = (0.3, 0.9)
@@ -24,6 +45,14 @@ TIMEOUTS_MS = (500, 60_000)
 SUPPORTED = frozenset({"type", "thresholds", "keyterms"})
 THRESHOLDS = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms"})
 _SHOWN = 32  # longest excerpt of a client's text in an error
+ENGLISH, MULTILINGUAL = "flux-general-en", "flux-general-multi"
+LENIENCE = "leave it out, or start the server with --lenient-features to have it ignored"
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+REPEATABLE = frozenset({"keyterm", "language_hint", "redact", "tag"})
+QUERY = frozenset({
+    "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "keyterm",
+    "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "tag",
+})  # fmt: skip
 encode = msgspec.json.Encoder().encode
 
 
@@ -66,68 +95,16 @@ class TurnInfo(msgspec.Struct, tag_field="type", tag="TurnInfo"):
     languages_hinted: list[str] | UnsetType = UNSET
 
 
-class Connected(msgspec.Struct, tag_field="type", tag="Connected"):
-    """The first message."""
-
-    request_id: str
-    sequence_id: int
-
-
-class ThresholdsOut(msgspec.Struct):
-    """The thresholds in force."""
-
-    eot_threshold: float
-    eot_timeout_ms: int
-    eager_eot_threshold: float | UnsetType = UNSET
-
-
-class ConfigureSuccess(msgspec.Struct, tag_field="type", tag="ConfigureSuccess"):
-    """Answer to a `Configure` that was applied, with all values in force."""
-
-    request_id: str
-    sequence_id: int
-    thresholds: ThresholdsOut
-    keyterms: Sequence[str]
-
-
-class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure"):
-    """Answer to a `Configure` of which nothing was applied."""
-
-    request_id: str
-    sequence_id: int
-    code: str
-    error_code: str
-    description: str
-
-
-class WarningMessage(msgspec.Struct, tag_field="type", tag="Warning"):
-    """A message without effect, or audio that was transcribed nevertheless (`kind: sentence`); the stream continues."""
-
-    request_id: str
-    sequence_id: int
-    code: str
-    description: str
-
-
-class ErrorMessage(msgspec.Struct, tag_field="type", tag="Error"):
-    """An error; the connection closes after it."""
-
-    request_id: str
-    sequence_id: int
-    code: str
-    description: str
-
-
 def word_out(formatted: FormattedWord) -> WordOut:
     """Build one word."""
     word = formatted.word
     return WordOut(formatted.text, round(word.confidence, 4), round(word.start_s, 3), round(word.end_s, 3))
 
 
-def thresholds_of(rules: TurnRules) -> ThresholdsOut:
+def thresholds_of(rules: TurnRules) -> dict[str, float]:
     """Return the thresholds on the wire."""
-    eager = UNSET if rules.eager_threshold is None else rules.eager_threshold
-    return ThresholdsOut(rules.end_threshold, round(rules.timeout_s * 1_000), eager)
+    thresholds = {"eot_threshold": rules.end_threshold, "eot_timeout_ms": round(rules.timeout_s * 1_000)}
+    return thresholds | ({} if rules.eager_threshold is None else {"eager_eot_threshold": rules.eager_threshold})
 
 
 def parse_message(text: str) -> dict[str, Any]:
@@ -157,7 +134,9 @@ def rules_of(rules: TurnRules, given: dict[str, Any]) -> TurnRules:
             timeout_s = default.timeout_s if value is None else _number(name, value, TIMEOUTS_MS) / 1_000
             rules = replace(rules, timeout_s=timeout_s)
         else:
-            raise BadParameter(f"{_shown(name)}: not a threshold; must be one of {', '.join(sorted(THRESHOLDS))}")
+            raise BadParameter(
+                f"{printable(name, _SHOWN)}: not a threshold; must be one of {', '.join(sorted(THRESHOLDS))}"
+            )
     if rules.eager_threshold is not None and rules.eager_threshold > rules.end_threshold:
         eager, end = rules.eager_threshold, rules.end_threshold
         raise BadParameter(f"eager_eot_threshold: {eager:g} is above eot_threshold={end:g}; set at most that")
@@ -178,7 +157,7 @@ def configured(
             if value != in_force[name]:
                 raise BadParameter(f"{name}: cannot be changed during a stream; leave it out")
         elif value not in (False, []):
-            raise BadParameter(f"{_shown(name)}: not supported by this server in Configure; leave it out")
+            raise BadParameter(f"{printable(name, _SHOWN)}: not supported by this server in Configure; leave it out")
     thresholds = message.get("thresholds")
     if thresholds is not None and not isinstance(thresholds, dict):
         raise BadParameter("thresholds: must be an object")
@@ -199,10 +178,113 @@ def keyterms_of(message: dict[str, Any]) -> tuple[str, ...] | None:
 def _number(name: str, value: object, bounds: tuple[float, float]) -> float:
     low, high = bounds
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        shown = f"{value:g}" if isinstance(value, float) else repr(_shown(str(value)))
+        shown = f"{value:g}" if isinstance(value, float) else repr(printable(str(value), _SHOWN))
         raise BadParameter(f"{name}: {shown} is not valid; must be a number from {low:g} to {high:g}")
     return float(value)
 
 
-def _shown(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text[:_SHOWN])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FluxRequest(Request):
+    """A parsed query. `model`, `language` and `hints` select the model.
+
+    `multilingual`: the language is that of the hints, which the server has to know.
+    """
+
+    model: str | None
+    language: str | None
+    rules: TurnRules
+    phrases: tuple[str, ...]  # key terms, which `with_keyterms` adds to the options
+    hints: tuple[str, ...] = ()
+    multilingual: bool = False
+    ignored: tuple[str, ...] = ()
+
+    def with_keyterms(self) -> FluxRequest:
+        """Raises: BadParameter."""
+        return replace(self, options=replace(self.options, keyterms=Keyterms.of_request("keyterm", self.phrases)))
+
+
+def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False) -> FluxRequest:
+    """Parse the query; a `lenient` server ignores unsupported features. Raises: BadParameter, which names the first."""
+    pairs = in_plain_names(pairs, QUERY)
+    given = [(name, value) for name, value in pairs if name in QUERY]
+    check_single(given, REPEATABLE)
+    check_given(given)
+    query = dict(given)
+    ignored = list(_unsupported(pairs, lenient=lenient))
+    if boolean("profanity_filter", query.get("profanity_filter", "false")):
+        ignored.append("profanity_filter")
+        if not lenient:
+            raise BadParameter(f"profanity_filter: not supported by this server; {LENIENCE}")
+    boolean("mip_opt_out", query.get("mip_opt_out", "false"))
+    model, language = _model(query.get("model"))
+    thresholds = {name: _float(name, query[name]) for name in sorted(query) if name.startswith(("eot_", "eager_"))}
+    style = Style(punctuate=True, numerals=boolean("numerals", query.get("numerals", "false")))
+    phrases = tuple(value.strip() for name, value in given if name == "keyterm")
+    hints = tuple(value.strip() for name, value in given if name == "language_hint")
+    rules, multilingual = rules_of(TurnRules(), thresholds), query["model"].casefold() == MULTILINGUAL
+    if multilingual and not hints:
+        ignored.append("model")
+        if not lenient:
+            raise BadParameter(
+                f"language_hint: missing; a stream has one language here, so {MULTILINGUAL} needs it, for example en"
+            )
+    form = form_of(query)
+    options = SessionOptions(
+        form.decoded_rate(0),
+        partials=True,
+        every_step=True,
+        speech_events=True,
+        endpointing_ms=0.0,  # the operator's minimum
+        scored_end=rules.scored_end,
+        redact=redaction(given),
+        fork_after_s=rules.fork_after_s,
+        forks=True,
+    )
+    return FluxRequest(
+        form=form,
+        options=options,
+        style=style,
+        model=model,
+        language=language,
+        rules=rules,
+        phrases=phrases,
+        hints=hints,
+        multilingual=multilingual,
+        ignored=named(ignored),
+    )
+
+
+def _unsupported(pairs: Sequence[tuple[str, str]], *, lenient: bool) -> Iterator[str]:
+    """Yield the names of parameters that this path does not have. Raises: BadParameter unless it may ignore them."""
+    for name, value in pairs:
+        never = plain_name(name).startswith(NEVER_IGNORED)
+        if name in QUERY or (value.casefold() in OFF and not never):
+            continue
+        if never or not lenient:
+            raise BadParameter(
+                f"{printable(name)}: not supported at /v2/listen; {'leave it out' if never else LENIENCE}"
+            )
+        yield name
+
+
+def _model(given: str | None) -> tuple[str | None, str | None]:
+    """Return the model and language to select. Raises: BadParameter."""
+    if given is None:
+        raise BadParameter(f"model: missing; set model={ENGLISH} or the name of a model of this server")
+    if given.casefold() == ENGLISH:
+        return None, "en"
+    return (None if given.casefold() == MULTILINGUAL else given), None
+
+
+def language_of(request: FluxRequest, names: ModelNames) -> str | None:
+    """Return the language to select. A stream has one language: the hints choose it. Raises: BadParameter."""
+    hints = request.hints
+    if request.language is not None and hints and not is_english(hints):
+        raise BadParameter(f"language_hint: {printable(hints[0])!r} needs model={MULTILINGUAL} or the name of a model")
+    return names.one_language("language_hint", request.model, hints) or request.language
+
+
+def _float(name: str, value: str) -> float:
+    if _NUMBER.fullmatch(value) is None:
+        raise BadParameter(f"{name}: {printable(value)!r} is not valid; must be a number such as 0.7")
+    return float(value)

@@ -15,8 +15,7 @@ from server.audio.formats import AudioForm, Encoding
 from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction
-from server.protocols.handshake import Admitted, serve
-from server.protocols.metering import language_of
+from server.protocols.handshake import Admitted, language_of, serve
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import RATE, SILENCE_MS, SessionSettings

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
-from server.protocols.json_errors import problem_of
-from server.protocols.openai.session_fields import ErrorCode, unknown_parameter
+from server.protocols.features import problem_of
+from server.protocols.openai.settings import ErrorCode, unknown_parameter
 
 
 class ErrorType(StrEnum):

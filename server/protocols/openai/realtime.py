@@ -31,8 +31,7 @@ from server.protocols.openai.messages import (
     decode_audio,
     parse_event,
 )
-from server.protocols.openai.session_fields import BadField, ErrorCode
-from server.protocols.openai.settings import SessionSettings
+from server.protocols.openai.settings import BadField, ErrorCode, SessionSettings
 from server.recognition.events import (
     Closed,
     Event,

@@ -1,32 +1,205 @@
 """Adapter of Twilio Media Streams: one track of a call in, or both, results in Deepgram's protocol out.
 
 Each frame carries the ids of its stream and call, so that one receiver can serve many calls. `start`, `dtmf`, `mark`
-and `stop` are forwarded between the results.
+and `stop` are forwarded between the results. Services with nearly the same protocol are understood, too: names are
+compared without case and underscores; `null` counts as absent. Fields that describe the audio must be valid; anything
+else that is not recognized is skipped and counted.
+
+Source: twilio.com/docs/voice/media-streams/websocket-messages; Telnyx's and Plivo's pages on media streaming.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from server.audio.raw import PlainCodec
 from server.errors import BadFrame
 from server.protocols.deepgram.projector import Projector
-from server.protocols.twilio.messages import (
-    CallEvent,
-    Media,
-    Message,
-    encode,
-    event_of,
-    form_of,
-    ids_of,
-    media_of,
-    parse_message,
-    text_of,
-)
 from server.recognition.events import Closed, Event, StepTiming
 from server.streaming.adapter import Action, Actions, Finish, PlainInput, Reject, SendFrame, Skip
 from server.streaming.outbox import kind_of
+
+CODECS = {
+    "audio/x-mulaw": PlainCodec.MULAW, "audio/mulaw": PlainCodec.MULAW, "audio/pcmu": PlainCodec.MULAW,
+    "mulaw": PlainCodec.MULAW, "ulaw": PlainCodec.MULAW, "pcmu": PlainCodec.MULAW,
+    "audio/x-alaw": PlainCodec.ALAW, "audio/alaw": PlainCodec.ALAW, "audio/pcma": PlainCodec.ALAW,
+    "alaw": PlainCodec.ALAW, "pcma": PlainCodec.ALAW,
+}  # fmt: skip
+RATES = range(8_000, 48_001)
+RATE = 8_000
+LARGEST = 10**9  # bound of a whole number, such as a time in ms
+MAX_ID_CHARACTERS = 128
+MAX_TEXT_CHARACTERS = 256  # of a mark's name or a digit, which is forwarded
+SHOWN = 24  # longest excerpt of a value in a close reason, which has at most 123 bytes
+FORM_NAMES = ("mediaformat", "audioformat")  # names of the object that describes the audio
+ENCODING, SAMPLE_RATE, CHANNELS = ("encoding", "codec", "type"), ("samplerate", "rate"), ("channels", "channelcount")
+OUTSIDE = ("encoding", "codec", "samplerate", "channels")  # names that describe the audio outside that object, too
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Audio format of a call."""
+
+    codec: PlainCodec
+    rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Audio of one track; `track` is None if it is not a text. `start_s` is its time in the call, if given."""
+
+    audio: bytes
+    track: str | None
+    start_s: float | None = None
+
+
+_decode = msgspec.json.Decoder().decode
+
+
+def parse_message(text: str) -> Message:
+    """Parse a message. Raises: BadFrame."""
+    try:
+        message = _decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise BadFrame("a message must be a JSON object with an event") from error
+    if not isinstance(message, dict) or not any(_plain(name) == "event" for name in message):
+        raise BadFrame("a message must be a JSON object with an event")
+    return message
+
+
+def values(given: object, *names: str) -> list[Any]:
+    """Return an object's values under these names in any spelling, without nulls; empty for a non-object."""
+    if not isinstance(given, dict):
+        return []
+    return [value for name, value in given.items() if value is not None and _plain(name) in names]
+
+
+def event_of(message: Message) -> str | None:
+    """Return the name of a message's event, None if it is not a text."""
+    return next((event.casefold() for event in values(message, "event") if isinstance(event, str)), None)
+
+
+def form_of(message: Message) -> Form:
+    """Return the audio format in `start`; Twilio's where it is not given. Raises: BadFrame."""
+    places = [message, *_starts(message)]
+    forms = [form for place in places for form in values(place, *FORM_NAMES)]
+    if not all(isinstance(form, dict) for form in forms):
+        raise BadFrame("mediaFormat: must be an object with encoding, sampleRate and channels")
+    if not all(values(form, *ENCODING) for form in forms):
+        raise BadFrame("mediaFormat.encoding: missing; send audio/x-mulaw or audio/x-alaw")
+
+    def given(names: tuple[str, ...], default: object) -> Any:
+        found = [value for form in forms for value in values(form, *names)]
+        found += [value for place in places for value in values(place, *(set(names) & set(OUTSIDE)))]
+        for value in found:
+            if _comparable(value) != _comparable(found[0]):
+                raise BadFrame(f"mediaFormat: {names[0]} is both {_shown(found[0])} and {_shown(value)}")
+        return found[0] if found else default
+
+    encoding, sample_rate, channels = given(ENCODING, "audio/x-mulaw"), given(SAMPLE_RATE, RATE), given(CHANNELS, 1)
+    codec = CODECS.get(encoding.casefold()) if isinstance(encoding, str) else None
+    if codec is None:
+        raise BadFrame(f"mediaFormat.encoding: {_shown(encoding)} is not valid; send audio/x-mulaw or audio/x-alaw")
+    rate = _whole(sample_rate)
+    if rate is None or rate not in RATES:
+        raise BadFrame(f"mediaFormat.sampleRate: {_shown(sample_rate)} must be from {RATES[0]} to {RATES[-1]}")
+    if _whole(channels) != 1:
+        raise BadFrame(f"mediaFormat.channels: {_shown(channels)} must be 1")
+    return Form(codec, rate)
+
+
+def ids_of(message: Message) -> tuple[str, str]:
+    """Return the stream id and the call id of a `start`; empty if absent. Raises: BadFrame."""
+    places = [message, *_starts(message)]
+    stream, call = _id(places, "streamsid", "streamid"), _id(places, "callsid", "callid", "callcontrolid")
+    if max(len(stream), len(call)) > MAX_ID_CHARACTERS:
+        raise BadFrame(f"streamSid or callSid: at most {MAX_ID_CHARACTERS} characters")
+    return stream, call
+
+
+def media_of(message: Message) -> Media:
+    """Return the audio of a `media` message. Raises: BadFrame."""
+    media = values(message, "media")
+    payloads = [payload for one in media for payload in values(one, "payload")]
+    if not payloads:
+        raise BadFrame("media.payload: missing")
+    tracks = [track for one in media for track in values(one, "track")] or ["inbound"]
+    track = tracks[0].casefold().removesuffix("_track") if isinstance(tracks[0], str) else None
+    start_ms = next((_whole(time) for one in media for time in values(one, "timestamp")), None)
+    start_s = None if start_ms is None else start_ms / 1_000
+    try:
+        return Media(binascii.a2b_base64(payloads[0], strict_mode=True), track, start_s)
+    except (ValueError, TypeError) as error:
+        raise BadFrame("media.payload: not valid base64") from error
+
+
+def text_of(message: Message, event: str, name: str) -> str | None:
+    """Return a text field of an event for forwarding, a number as text; None if absent or too long."""
+    for value in (value for one in values(message, event) for value in values(one, name)):
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            text = f"{value:.15g}" if isinstance(value, float) else str(value)
+            return text if 0 < len(text) <= MAX_TEXT_CHARACTERS else None
+    return None
+
+
+def _starts(message: Message) -> list[Any]:
+    """Raises: BadFrame."""
+    starts = [start for start in values(message, "start") if isinstance(start, dict)]
+    if not starts:
+        raise BadFrame("start: missing")
+    return starts
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").casefold()
+
+
+def _comparable(value: object) -> object:
+    if isinstance(value, str) and value.casefold() in CODECS:
+        return CODECS[value.casefold()]
+    whole = _whole(value)
+    return value if whole is None else whole
+
+
+def _whole(value: object) -> int | None:
+    """Return a field's whole number, given as number or text; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
+        return int(value)  # below LARGEST
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        return None
+    return int(value) if abs(value) < LARGEST else None
+
+
+def _id(places: list[Any], *names: str) -> str:
+    found = (value for place in places for value in values(place, *names))
+    return next((str(value) for value in found if isinstance(value, str | int) and not isinstance(value, bool)), "")
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:SHOWN]
+
+
+class CallEvent(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """Outgoing frame of a call; `result` is a message of Deepgram's protocol."""
+
+    event: str
+    stream_sid: str
+    call_sid: str
+    track: str
+    result: msgspec.Raw | None = None
+    digit: str | None = None
+    name: str | None = None
+
+
+encode = msgspec.json.Encoder().encode
+
 
 TRACKS = ("inbound", "outbound")
 BOTH = "both"

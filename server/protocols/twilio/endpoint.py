@@ -24,8 +24,7 @@ from server.protocols.deepgram.endpoints import QueryReader, answer_headers, cre
 from server.protocols.deepgram.projector import Projector
 from server.protocols.features import SHOWN, boolean, check_given, check_single, in_plain_names, named, whole_number
 from server.protocols.handshake import Admitted, serve
-from server.protocols.twilio.adapter import BOTH, TRACKS, TwilioAdapter
-from server.protocols.twilio.messages import RATES
+from server.protocols.twilio.adapter import BOTH, RATES, TRACKS, TwilioAdapter
 from server.recognition.active_session import ActiveSession
 from server.replica import Replica
 from server.streaming.closing import ConnectionEvent

@@ -14,13 +14,11 @@ from server.operations.logs import take_request_id
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction, whole_number
 from server.protocols.handshake import Admitted, render_refusal, serve
-from server.protocols.vosk.adapter import VoskAdapter
-from server.protocols.vosk.messages import RATES
+from server.protocols.vosk.adapter import DEFAULT_RATE, RATES, VoskAdapter
 from server.recognition.request import Request
 from server.recognition.session_options import SessionOptions, finals_of
 from server.replica import Replica
 
-DEFAULT_RATE = 8_000  # of clients that send none, as in vosk-server
 QUERY = frozenset({"key", "sample_rate", "model", "language", "grammar", "finals", REDACT})
 
 

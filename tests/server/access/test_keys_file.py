@@ -19,7 +19,7 @@ from server.access.keys import CHECK_EVERY_S, Credentials, Key, KeyRing, KeysFil
 from server.cli import app
 from server.errors import NotAuthorized, SettingsError
 from server.operations.process import on_sighup
-from server.resume.seal import read_keys
+from server.resume.tickets import read_keys
 from tests.support.servers.fakes import FakeClock
 from tests.support.servers.live_server import LiveServer
 

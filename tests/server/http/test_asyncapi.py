@@ -20,7 +20,7 @@ from server.protocols.deepgram.messages import Action
 from server.protocols.deepgram.parameters import PARAMETERS, Schema
 from server.protocols.deepgram.resumable import Resume, Resumed, ResumeRefused, TicketOut
 from server.protocols.openai.messages import ServerEvent
-from server.protocols.twilio.messages import CallEvent
+from server.protocols.twilio.adapter import CallEvent
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 

@@ -15,7 +15,7 @@ import soundfile
 from model.acoustic import log_probs_of
 from model.published.published_model import PublishedModel
 from server.models.loading import LoadedModel
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.networks.compiled import SIZES, compiled_folder, compiled_model
 from tests.support.networks.published import decoder_for

@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.words import Word
 from server.models.loading import LoadedModel
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript

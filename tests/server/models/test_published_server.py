@@ -15,7 +15,7 @@ import soundfile
 from websockets.exceptions import InvalidStatus
 
 from server.models.loading import LoadedModel
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.needs import need_package
 from tests.support.networks.published import VARIANTS, at_rate, decoder_for, model_of, reference

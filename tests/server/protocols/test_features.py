@@ -24,7 +24,7 @@ from server.protocols.features import (
     in_plain_names,
     redaction,
 )
-from server.protocols.flux.query import parse_query as flux_query
+from server.protocols.flux.messages import parse_query as flux_query
 from server.protocols.openai.form import KNOWN, check_fields
 from server.protocols.vosk.adapter import VoskAdapter
 from server.text.redaction_kinds import Redaction

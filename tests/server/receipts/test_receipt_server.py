@@ -23,7 +23,7 @@ from server.receipts.keys import ReceiptKeys
 from server.receipts.recorded import Recorded
 from server.receipts.verification import check_audio, check_recorded
 from server.recognition.audio_digest import digest_of
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.receipted import record, recorded, with_keys

@@ -14,7 +14,7 @@ import pytest
 
 from model.machine.instructions import InstructionSet
 from model.recordings import read_pcm
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.audio.speech import samples
 from tests.support.clients.resume_client import Received, ResumingClient
 from tests.support.processors import AVX2, environment, has, is_x86

@@ -16,7 +16,7 @@ from websockets.exceptions import InvalidStatus
 
 from model.ctc.beam import BeamDecoder
 from server.models import service
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.clients.resume_client import Received, ResumingClient
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.live_server import Client, LiveServer, transcript

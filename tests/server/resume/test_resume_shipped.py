@@ -11,7 +11,7 @@ import pytest
 from model.acoustic import load_model
 from model.decoder import decoder_of
 from model.recordings import read_pcm
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.audio.speech import samples
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.live_server import LiveServer

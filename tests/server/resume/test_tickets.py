@@ -25,8 +25,19 @@ from server.recognition.saved_state import (
     SavedVoice,
 )
 from server.resume import tickets
-from server.resume.seal import KEY_BYTES, OVERHEAD_BYTES, Seal, Unsealed, new_key, read_keys
-from server.resume.tickets import Ticket, TicketService, read_ticket, tenant_digest, write_ticket
+from server.resume.tickets import (
+    KEY_BYTES,
+    OVERHEAD_BYTES,
+    Seal,
+    Ticket,
+    TicketService,
+    Unsealed,
+    new_key,
+    read_keys,
+    read_ticket,
+    tenant_digest,
+    write_ticket,
+)
 from server.settings import Settings
 from tests.support.audio.speech import ROOT
 from tests.support.servers.fakes import FakeClock

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from server.audio.pcm import PCM
 from server.protocols.flux.adapter import FluxAdapter
-from server.protocols.flux.query import parse_query
+from server.protocols.flux.messages import parse_query
 from server.recognition.session_options import Limits
 from server.recognition.steps import StepTag
 from server.streaming.short_messages import ShortMessages, is_audio

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from websockets.sync.client import connect
 
 from server.cli import app
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from server.usage.record import UsageRecord, record_of
 from tests.server.protocols.test_redaction_server import SOCKETS, said
 from tests.support.clients.realtime_client import speak, until_transcript, update

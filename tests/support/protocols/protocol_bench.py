@@ -19,7 +19,7 @@ from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
 from server.protocols.flux.adapter import FluxAdapter
 from server.protocols.flux.messages import FluxCode
-from server.protocols.flux.query import parse_query as parse_flux_query
+from server.protocols.flux.messages import parse_query as parse_flux_query
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SessionSettings
 from server.protocols.twilio.adapter import TwilioAdapter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from server.protocols.deepgram.utterances import utterances
+from server.protocols.deepgram.transcript import utterances
 from server.text.formatting import FormattedWord
 from tests.server.recognition.results.test_spoken_order import LONG, TALK
 from tests.support.needs import need_package

@@ -15,8 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 from server.models.selection import ModelNames
 from server.protocols.openai.messages import MAX_AUDIO_BYTES, MAX_EVENT_BYTES
 from server.protocols.openai.realtime import RealtimeAdapter
-from server.protocols.openai.session_fields import SESSION, FieldKind, Tree
-from server.protocols.openai.settings import SessionSettings
+from server.protocols.openai.settings import SESSION, FieldKind, SessionSettings, Tree
 from server.recognition.messages import Endpoint
 from server.streaming.adapter import Bias, Switch
 from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions

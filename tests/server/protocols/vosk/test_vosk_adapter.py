@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from server.audio.pcm import Resampler
 from server.errors import CloseReason
-from server.protocols.vosk.adapter import VoskAdapter
-from server.protocols.vosk.messages import key_terms
+from server.protocols.vosk.adapter import VoskAdapter, key_terms
 from server.recognition.events import Closed, Final, FinalReason, Partial, SpeechStarted
 from server.recognition.keyterms.keyterms import MAX_TERMS
 from server.streaming.adapter import Bias, Finish, Flush, Skip
