@@ -30,14 +30,14 @@ from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
 from server.models.service import MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
-from server.protocols.deepgram.endpoints import Listen, QueryReader, Transcribe
-from server.protocols.flux.endpoint import FluxEndpoint
-from server.protocols.handshake import UnknownSocket
-from server.protocols.openai.endpoint import RealtimeEndpoint
+from server.protocols.deepgram.endpoints import QueryReader, Transcribe, admit_live
+from server.protocols.flux.endpoint import admit_turns
+from server.protocols.handshake import UnknownSocket, live_endpoint
+from server.protocols.openai.endpoint import admit_session, render_error
 from server.protocols.openai.transcriptions import Transcriptions
-from server.protocols.twilio.endpoint import TwilioEndpoint
+from server.protocols.twilio.endpoint import admit_call
 from server.protocols.uploads import Recordings
-from server.protocols.vosk.endpoint import VoskEndpoint
+from server.protocols.vosk.endpoint import admit_by_key, app_without_keys
 from server.recognition.session import Session
 from server.replica import Replica, build_replica
 from server.settings import Settings
@@ -73,9 +73,8 @@ def create_app(
     replica = build_replica(
         settings, models, vad_model, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
     )
-    vosk_endpoint = VoskEndpoint(replica)
     of_service = operations(replica)
-    vosk, metrics = _second_ports(replica, vosk_endpoint, of_service)
+    vosk, metrics = _second_ports(replica, of_service)
     ports = [port for port in (vosk, metrics) if port is not None]
     lifespan = partial(_run, replica=replica, ports=ports, listens=listens)
     app = FastAPI(
@@ -84,7 +83,7 @@ def create_app(
     app.add_middleware(QuotaRelease)
     app.add_middleware(HeadAsGet)
     allow_pages(app, settings)
-    _add_recognition(app, replica, vosk_endpoint)
+    _add_recognition(app, replica)
     app.include_router(page_router())
     app.include_router(models_router(replica, created=int(time.time())))
     app.include_router(kserve_router(replica))
@@ -97,16 +96,14 @@ def create_app(
     return Application(app, replica, vosk, metrics)
 
 
-def _second_ports(
-    replica: Replica, vosk: VoskEndpoint, operations: ServiceOperations
-) -> tuple[SecondPort | None, SecondPort | None]:
+def _second_ports(replica: Replica, operations: ServiceOperations) -> tuple[SecondPort | None, SecondPort | None]:
     """Return the port of vosk clients without keys and the one of metrics; None for each that is not set."""
     settings, ports = replica.settings, []
     for port, app, said in (
-        (settings.vosk_port, vosk.without_keys, {"scheme": "ws", "protocol": "vosk", "keys": "none needed"}),
-        (settings.metrics_port, partial(metrics_app, replica, operations), {"scheme": "http", "serves": "/metrics"}),
+        (settings.vosk_port, app_without_keys, {"scheme": "ws", "protocol": "vosk", "keys": "none needed"}),
+        (settings.metrics_port, partial(metrics_app, operations), {"scheme": "http", "serves": "/metrics"}),
     ):
-        ports.append(None if port is None else SecondPort(app(), replica, port, **said))
+        ports.append(None if port is None else SecondPort(app(replica), replica, port, **said))
     return ports[0], ports[1]
 
 
@@ -157,15 +154,15 @@ def _watched(service: ModelService, timeout_s: float) -> WatchedEngine:
     )
 
 
-def _add_recognition(app: FastAPI, replica: Replica, vosk: VoskEndpoint) -> None:
+def _add_recognition(app: FastAPI, replica: Replica) -> None:
     """Add the endpoints of every protocol, and the one that gives tokens for them."""
     queries, recordings = QueryReader(replica), Recordings(replica)
     sockets = {
-        "/v1/listen": Listen(replica, queries).live,
-        "/v2/listen": FluxEndpoint(replica).live,
-        "/vosk": vosk.live,
-        "/v1/realtime": RealtimeEndpoint(replica).live,
-        "/v1/twilio": TwilioEndpoint(replica, queries).live,
+        "/v1/listen": live_endpoint(replica, partial(admit_live, queries)),
+        "/v2/listen": live_endpoint(replica, partial(admit_turns, replica)),
+        "/vosk": live_endpoint(replica, partial(admit_by_key, replica)),
+        "/v1/realtime": live_endpoint(replica, partial(admit_session, replica), render_error),
+        "/v1/twilio": live_endpoint(replica, partial(admit_call, queries)),
     }
     for path, live in sockets.items():
         app.add_api_websocket_route(path, live)
@@ -173,7 +170,7 @@ def _add_recognition(app: FastAPI, replica: Replica, vosk: VoskEndpoint) -> None
     answer_unmatched(app, replica.guard, tuple(sockets))
     for path, post in (
         ("/v1/auth/grant", TokenEndpoint(replica).grant),
-        ("/v1/listen", Transcribe(replica, queries, recordings).upload),
+        ("/v1/listen", Transcribe(queries, recordings).upload),
         ("/v1/audio/transcriptions", Transcriptions(replica, recordings).create),
     ):
         app.add_api_route(path, post, methods=["POST"], response_class=Response)

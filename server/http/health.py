@@ -91,7 +91,7 @@ def add_metrics(app: FastAPI, operations: ServiceOperations) -> None:
         return Response(await operations.exposition(), media_type=METRICS_TYPE)
 
 
-def metrics_app(replica: Replica, operations: ServiceOperations) -> FastAPI:
+def metrics_app(operations: ServiceOperations, replica: Replica) -> FastAPI:
     """Return the app of the port for metrics alone: probes ask the main port, whose clients they stand for."""
     app = FastAPI(openapi_url=None)
     app.add_middleware(HeadAsGet)

@@ -16,6 +16,7 @@ from server.coordination.term_building import OwnersTerms
 from server.errors import Refused, UnknownPath
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
+from server.recognition.active_session import ActiveSession
 from server.recognition.session import Session
 from server.replica import Replica
 from server.streaming.connection import Connection
@@ -93,7 +94,7 @@ class UnknownSocket:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """An accepted handshake: model, connection, session, and the subprotocol and headers of the response.
+    """An accepted handshake: model, connection, and the subprotocol and headers of the response.
 
     `budget_s` is the latency budget that the client requested; None for the operator's. `style` is the formatting that
     the client chose.
@@ -101,34 +102,50 @@ class Admitted:
 
     model: ModelService
     connection: Connection
-    session: Session
     subprotocol: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     budget_s: float | None = None
     style: Style = PLAIN
 
 
-async def serve(
-    socket: WebSocket,
+def live_endpoint(
     replica: Replica,
     admit: Callable[[WebSocket, str], Awaitable[Admitted]],
     render: Callable[[CountedRefusal, str], Response] = render_refusal,
-) -> None:
-    """Admit a handshake, accept the connection, serve it until it ends, and release its resources.
+) -> Callable[[WebSocket], Awaitable[None]]:
+    """Return the endpoint of one protocol: a handshake is admitted, its connection accepted and served until it ends.
 
     `admit` takes the socket and the request id, and raises Refused; `render` builds the response to a refusal.
     """
-    received_s, request_id = replica.clock(), take_request_id()
-    try:
-        admitted = await admit(socket, request_id)
-        connection = admitted.connection
-        recognition = await admitted.model.recognizer.open(admitted.session, connection, budget_s=admitted.budget_s)
-    except Refused as error:
-        await socket.send_denial_response(render(replica.guard.refuse(error), request_id))
-        return
-    except WebSocketDisconnect:  # the client left during the admission
-        return
-    replica.sessions.add(connection, connection.protocol, len(admitted.session.channels))
+
+    async def live(socket: WebSocket) -> None:
+        received_s, request_id = replica.clock(), take_request_id()
+        try:
+            admitted = await admit(socket, request_id)
+            session, budget_s = admitted.connection.session, admitted.budget_s
+            recognition = await admitted.model.recognizer.open(session, admitted.connection, budget_s=budget_s)
+        except Refused as error:
+            await socket.send_denial_response(render(replica.guard.refuse(error), request_id))
+        except WebSocketDisconnect:
+            pass  # the client left during the admission
+        else:
+            await _serve(socket, replica, admitted, recognition, received_s=received_s, request_id=request_id)
+
+    return live
+
+
+async def _serve(
+    socket: WebSocket,
+    replica: Replica,
+    admitted: Admitted,
+    recognition: ActiveSession,
+    *,
+    received_s: float,
+    request_id: str,
+) -> None:
+    """Accept a connection, serve it until it ends, and release its resources."""
+    connection = admitted.connection
+    replica.sessions.add(connection, connection.protocol, len(connection.session.channels))
     subject = subject_of(socket, admitted.model, kind="live", protocol=connection.protocol, request_id=request_id)
     connection.terms = OwnersTerms(replica.terms, replica.guard.owner(socket))
     usage = connection.usage = replica.usage.begin(subject, lambda: read_session(connection.session, admitted.style))

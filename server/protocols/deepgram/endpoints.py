@@ -22,11 +22,11 @@ from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.parameters import TABLE
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import BIASING, ListenRequest, check_query, parse_query
-from server.protocols.deepgram.receipts import Pairs, StreamReceipts, digests_of, setup_of
+from server.protocols.deepgram.receipts import StreamReceipts, digests_of, setup_of
 from server.protocols.deepgram.resumable import ResumableStream
 from server.protocols.deepgram.transcript import recording_answer, utterances
 from server.protocols.features import ignored_header, in_plain_names
-from server.protocols.handshake import Admitted, render_refusal, serve
+from server.protocols.handshake import Admitted, render_refusal
 from server.protocols.uploads import Recordings
 from server.receipts.receipt import ReceiptChain
 from server.recognition.request import RECEIPT
@@ -52,7 +52,7 @@ class QueryReader:
     """Parses queries with the settings and models of one replica; logs each ignored parameter once."""
 
     def __init__(self, replica: Replica) -> None:
-        self._replica = replica
+        self.replica = replica
         self._logged: set[str] = set()
 
     async def read(
@@ -64,7 +64,7 @@ class QueryReader:
         BadParameter, ServerNotReady, TooManyOpenings.
         """
         pairs = in_plain_names(pairs, TABLE)
-        replica, query = self._replica, dict(pairs)
+        replica, query = self.replica, dict(pairs)
         terms = tuple([value for name, value in pairs if name in BIASING])
         replica.terms.check(replica.guard.owner(connection), terms)
         check_query(pairs, lenient=replica.settings.lenient_features)
@@ -93,57 +93,40 @@ def answer_headers(request: ListenRequest, request_id: str) -> dict[str, str]:
     return {"dg-request-id": request_id, **ignored_header(request.ignored)}
 
 
-class Listen:
-    """The live endpoint of one replica."""
-
-    def __init__(self, replica: Replica, queries: QueryReader) -> None:
-        self._replica = replica
-        self._queries = queries
-
-    async def live(self, socket: WebSocket) -> None:
-        """Serve a live stream in Deepgram's protocol."""
-        await serve(socket, self._replica, self._admit)
-
-    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
-        """Raises: Refused."""
-        replica = self._replica
-        credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        await replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
-        pairs = socket.query_params.multi_items()
-        request, model = await self._queries.read(socket, pairs, live=True, receipts=True)
-        options, rate = request.options, model.config.sample_rate
-        raw_alone = options.resumable or options.receipts
-        decoder = open_decoder(request.form, rate, multichannel=options.multichannel, raw_alone=raw_alone)
-        session = model.session(request, replica.limits)
-        created = created_now()
-        receipts = self._receipts(model, request, pairs, request_id, created) if options.receipts else None
-        projector = Projector(request, len(session.channels), request_id, created, model.card, receipts=receipts)
-        make = self._resumable(socket, model) if options.resumable else DeepgramStream
-        stream = make(socket, session, projector, replica.connection_context(), decoder)
-        budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
-        headers = answer_headers(request, request_id)
-        return Admitted(model, stream, session, credentials.subprotocol, headers, budget_s, request.style)
-
-    def _receipts(
-        self, model: ModelService, request: ListenRequest, pairs: Pairs, stream: str, created: str
-    ) -> StreamReceipts:
-        replica = self._replica
+async def admit_live(queries: QueryReader, socket: WebSocket, request_id: str) -> Admitted:
+    """Admit a live stream in Deepgram's protocol. Raises: Refused."""
+    replica = queries.replica
+    credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
+    await replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
+    pairs = socket.query_params.multi_items()
+    request, model = await queries.read(socket, pairs, live=True, receipts=True)
+    options, rate = request.options, model.config.sample_rate
+    raw_alone = options.resumable or options.receipts
+    decoder = open_decoder(request.form, rate, multichannel=options.multichannel, raw_alone=raw_alone)
+    session = model.session(request, replica.limits)
+    created = created_now()
+    receipts = None
+    if options.receipts:
         assert replica.receipts is not None, "checked by `QueryReader.read`"
         setup = setup_of(model, request, pairs, replica.limits, replica.settings.vad)
-        chain = ReceiptChain(stream, created, setup, digests_of(model, request, setup))
-        return StreamReceipts(chain, replica.receipts)
-
-    def _resumable(self, socket: WebSocket, model: ModelService) -> Callable[..., DeepgramStream]:
-        """Return the constructor of a stream that can be resumed only with the same key and query."""
-        tenant = tenant_digest(tenant_of(socket), socket.query_params.multi_items())
-        return partial(ResumableStream, tickets=model.tickets, tenant=tenant)
+        chain = ReceiptChain(request_id, created, setup, digests_of(model, request, setup))
+        receipts = StreamReceipts(chain, replica.receipts)
+    projector = Projector(request, len(session.channels), request_id, created, model.card, receipts=receipts)
+    make: Callable[..., DeepgramStream] = DeepgramStream
+    if options.resumable:  # only with the same key and query
+        tenant = tenant_digest(tenant_of(socket), pairs)
+        make = partial(ResumableStream, tickets=model.tickets, tenant=tenant)
+    stream = make(socket, session, projector, replica.connection_context(), decoder)
+    budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
+    headers = answer_headers(request, request_id)
+    return Admitted(model, stream, credentials.subprotocol, headers, budget_s, request.style)
 
 
 class Transcribe:
     """The upload endpoint of one replica."""
 
-    def __init__(self, replica: Replica, queries: QueryReader, recordings: Recordings) -> None:
-        self._replica = replica
+    def __init__(self, queries: QueryReader, recordings: Recordings) -> None:
+        self._replica = queries.replica
         self._queries = queries
         self._recordings = recordings
 

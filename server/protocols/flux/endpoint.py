@@ -11,52 +11,41 @@ from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import SHOWN, ignored_header
 from server.protocols.flux.adapter import FluxAdapter
 from server.protocols.flux.messages import ENGLISH, language_of, parse_query
-from server.protocols.handshake import Admitted, serve
+from server.protocols.handshake import Admitted
 from server.replica import Replica
 
 
-class FluxEndpoint:
-    """The live endpoint of one replica."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    async def live(self, socket: WebSocket) -> None:
-        """Serve a stream of turns."""
-        await serve(socket, self._replica, self._admit)
-
-    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
-        """Raises: Refused."""
-        replica = self._replica
-        credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        await replica.guard.enter(socket, credentials)
-        request = parse_query(socket.query_params.multi_items(), lenient=replica.settings.lenient_features)
-        replica.terms.check(replica.guard.owner(socket), request.phrases)
-        if request.model is not None and replica.models.known(request.model) is None:
-            shown = request.model[:SHOWN]
-            raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
-        model = await replica.models.obtain(request.model, language_of(request, replica.models.names))
-        if request.phrases:
-            model.check_keyterms(["keyterm"])
-        request = await replica.accept(socket, model, request.with_keyterms(), terms=request.phrases)
-        delay_s = model.config.delay_frames * model.config.frame_s
-        decoder = open_decoder(request.form, model.config.sample_rate)
-        session = model.session(request, replica.limits)
-        stream = AdapterConnection(
-            socket,
-            session,
-            FluxAdapter(
-                request,
-                request_id,
-                languages=model.languages,
-                delay_s=delay_s,
-                audio_warnings=lambda: decoder.warnings,
-            ),
-            replica.connection_context(keep_alive=False),
-            protocol="flux",
-            encoding=request.form.encoding,
-            request_id=request_id,
-            decoder=decoder,
-        )
-        headers = {"dg-request-id": request_id, **ignored_header(request.ignored)}
-        return Admitted(model, stream, session, credentials.subprotocol, headers, style=request.style)
+async def admit_turns(replica: Replica, socket: WebSocket, request_id: str) -> Admitted:
+    """Admit a stream of turns. Raises: Refused."""
+    credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
+    await replica.guard.enter(socket, credentials)
+    request = parse_query(socket.query_params.multi_items(), lenient=replica.settings.lenient_features)
+    replica.terms.check(replica.guard.owner(socket), request.phrases)
+    if request.model is not None and replica.models.known(request.model) is None:
+        shown = request.model[:SHOWN]
+        raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
+    model = await replica.models.obtain(request.model, language_of(request, replica.models.names))
+    if request.phrases:
+        model.check_keyterms(["keyterm"])
+    request = await replica.accept(socket, model, request.with_keyterms(), terms=request.phrases)
+    delay_s = model.config.delay_frames * model.config.frame_s
+    decoder = open_decoder(request.form, model.config.sample_rate)
+    session = model.session(request, replica.limits)
+    stream = AdapterConnection(
+        socket,
+        session,
+        FluxAdapter(
+            request,
+            request_id,
+            languages=model.languages,
+            delay_s=delay_s,
+            audio_warnings=lambda: decoder.warnings,
+        ),
+        replica.connection_context(keep_alive=False),
+        protocol="flux",
+        encoding=request.form.encoding,
+        request_id=request_id,
+        decoder=decoder,
+    )
+    headers = {"dg-request-id": request_id, **ignored_header(request.ignored)}
+    return Admitted(model, stream, credentials.subprotocol, headers, style=request.style)

@@ -15,7 +15,7 @@ from server.audio.formats import AudioForm, Encoding
 from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction
-from server.protocols.handshake import Admitted, language_of, serve
+from server.protocols.handshake import Admitted, language_of
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import RATE, SILENCE_MS, SessionSettings
@@ -30,59 +30,51 @@ QUERY = frozenset({"intent", "model", "language", REDACT})
 SUBPROTOCOL, KEY_PREFIX = "realtime", "openai-insecure-api-key."  # how browsers send a key
 
 
-class RealtimeEndpoint:
-    """The live endpoint of one replica."""
+async def admit_session(replica: Replica, socket: WebSocket, request_id: str) -> Admitted:
+    """Admit a Realtime session. Raises: Refused."""
+    lenient = replica.settings.lenient_features
+    credentials = realtime_credentials(socket.headers.get("authorization"), socket.scope["subprotocols"])
+    await replica.guard.enter(socket, credentials)
+    pairs = in_plain_names(socket.query_params.multi_items(), QUERY)
+    query, ignored = read_query(pairs, QUERY, lenient=lenient)
+    if query.get("intent") != "transcription":
+        raise BadParameter("intent: this server only transcribes; set intent=transcription")
+    asked, language = query.get("model"), query.get("language")
+    model = await replica.models.obtain(asked, language)
+    adapter = RealtimeAdapter(
+        request_id.replace("-", ""),
+        SessionSettings(model.name, asked, language=language),
+        replica.models.names,
+        model_rate=model.config.sample_rate,
+        min_silence_ms=replica.limits.min_endpoint_ms,
+        lenient=lenient,
+    )
+    request = await replica.accept(socket, model, _request(redaction(pairs)))
+    session = model.session(request, replica.limits)
+    stream = AdapterConnection(
+        socket,
+        session,
+        adapter,
+        replica.connection_context(keep_alive=False),
+        protocol="openai",
+        encoding=request.form.encoding,
+        request_id=request_id,
+        open_model=partial(_open_model, replica, request),
+        limit=adapter.limit,
+    )
+    headers = {"x-request-id": request_id, **ignored_header(ignored)}
+    return Admitted(model, stream, credentials.subprotocol, headers)
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
 
-    async def live(self, socket: WebSocket) -> None:
-        """Serve a live stream in OpenAI's protocol."""
-        await serve(socket, self._replica, self._admit, render_error)
-
-    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
-        """Raises: Refused."""
-        replica = self._replica
-        lenient = replica.settings.lenient_features
-        credentials = realtime_credentials(socket.headers.get("authorization"), socket.scope["subprotocols"])
-        await replica.guard.enter(socket, credentials)
-        pairs = in_plain_names(socket.query_params.multi_items(), QUERY)
-        query, ignored = read_query(pairs, QUERY, lenient=lenient)
-        if query.get("intent") != "transcription":
-            raise BadParameter("intent: this server only transcribes; set intent=transcription")
-        asked, language = query.get("model"), query.get("language")
-        model = await replica.models.obtain(asked, language)
-        adapter = RealtimeAdapter(
-            request_id.replace("-", ""),
-            SessionSettings(model.name, asked, language=language),
-            replica.models.names,
-            model_rate=model.config.sample_rate,
-            min_silence_ms=replica.limits.min_endpoint_ms,
-            lenient=lenient,
-        )
-        request = await replica.accept(socket, model, _request(redaction(pairs)))
-        session = model.session(request, replica.limits)
-        stream = AdapterConnection(
-            socket,
-            session,
-            adapter,
-            replica.connection_context(keep_alive=False),
-            protocol="openai",
-            encoding=request.form.encoding,
-            request_id=request_id,
-            open_model=partial(self._open_model, request),
-            limit=adapter.limit,
-        )
-        headers = {"x-request-id": request_id, **ignored_header(ignored)}
-        return Admitted(model, stream, session, credentials.subprotocol, headers)
-
-    async def _open_model(self, request: Request, stream: Connection, name: str, language: str | None) -> ActiveSession:
-        """Open a stream on another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
-        model = await self._replica.models.obtain(name, language)
-        recognition = await model.recognizer.open(model.session(request, self._replica.limits), stream)
-        if stream.usage is not None:
-            stream.usage.use_model(model.name, language_of(model))
-        return recognition
+async def _open_model(
+    replica: Replica, request: Request, stream: Connection, name: str, language: str | None
+) -> ActiveSession:
+    """Open a stream on another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
+    model = await replica.models.obtain(name, language)
+    recognition = await model.recognizer.open(model.session(request, replica.limits), stream)
+    if stream.usage is not None:
+        stream.usage.use_model(model.name, language_of(model))
+    return recognition
 
 
 def _request(redact: frozenset[Redaction]) -> Request:

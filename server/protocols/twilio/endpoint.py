@@ -23,7 +23,7 @@ from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.projector import Projector
 from server.protocols.features import SHOWN, boolean, check_given, check_single, in_plain_names, named, whole_number
-from server.protocols.handshake import Admitted, serve
+from server.protocols.handshake import Admitted
 from server.protocols.twilio.adapter import BOTH, RATES, TRACKS, TwilioAdapter
 from server.recognition.active_session import ActiveSession
 from server.replica import Replica
@@ -118,61 +118,52 @@ class TwilioStream(AdapterConnection):
             self._transition(ConnectionEvent.SLOW_CONSUMER)
 
 
-class TwilioEndpoint:
-    """The live endpoint of one replica."""
+async def admit_call(queries: QueryReader, socket: WebSocket, request_id: str) -> Admitted:
+    """Admit a stream of a call. Raises: Refused."""
+    replica = queries.replica
+    await _check_caller(replica, socket)
+    pairs = in_plain_names(socket.query_params.multi_items(), OWN | IN_START)
+    own = [pair for pair in pairs if pair[0] in OWN | IN_START]
+    check_single(own, ())
+    check_given(own)
+    query = dict(own)
+    reply, url = boolean("reply", query.get("reply", "false")), replica.settings.twilio_forward_url
+    if not reply and url is None:
+        raise BadParameter("reply: this server has no forward URL; set reply=true")
+    track, channels = _track(query, replica.settings.max_channels)
+    _check_form(query)
+    listen = [pair for pair in pairs if pair not in own]
+    request, model = await queries.read(socket, listen, live=True)
+    unusual = {name for name, usual in USUAL.items() if query.get(name, usual) != usual}
+    if request.options.rewind_s:
+        raise BadParameter("rewind: /v1/twilio has no Rewind messages; leave it out, or stream to /v1/listen")
+    rate = model.config.sample_rate
+    options = replace(request.options, sample_rate=rate, channels=channels, multichannel=channels > 1)
+    request = replace(request, options=options, ignored=named({*request.ignored, *unusual}))
+    session = model.session(request, replica.limits)
+    projector = Projector(request, channels, request_id, created_now(), model.card)
+    stream = TwilioStream(
+        socket,
+        session,
+        TwilioAdapter(projector, model_rate=rate, track=track),
+        replica.connection_context(),
+        protocol="twilio",
+        encoding=Encoding.MULAW,
+        request_id=request_id,
+        forward_url=None if reply else url,
+    )
+    return Admitted(model, stream, headers=answer_headers(request, request_id), style=request.style)
 
-    def __init__(self, replica: Replica, queries: QueryReader) -> None:
-        self._replica = replica
-        self._queries = queries
 
-    async def live(self, socket: WebSocket) -> None:
-        """Serve a stream of a call."""
-        await serve(socket, self._replica, self._admit)
-
-    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
-        """Raises: Refused."""
-        await self._check_caller(socket)
-        replica, pairs = self._replica, in_plain_names(socket.query_params.multi_items(), OWN | IN_START)
-        own = [pair for pair in pairs if pair[0] in OWN | IN_START]
-        check_single(own, ())
-        check_given(own)
-        query = dict(own)
-        reply, url = boolean("reply", query.get("reply", "false")), replica.settings.twilio_forward_url
-        if not reply and url is None:
-            raise BadParameter("reply: this server has no forward URL; set reply=true")
-        track, channels = _track(query, replica.settings.max_channels)
-        _check_form(query)
-        listen = [pair for pair in pairs if pair not in own]
-        request, model = await self._queries.read(socket, listen, live=True)
-        unusual = {name for name, usual in USUAL.items() if query.get(name, usual) != usual}
-        if request.options.rewind_s:
-            raise BadParameter("rewind: /v1/twilio has no Rewind messages; leave it out, or stream to /v1/listen")
-        rate = model.config.sample_rate
-        options = replace(request.options, sample_rate=rate, channels=channels, multichannel=channels > 1)
-        request = replace(request, options=options, ignored=named({*request.ignored, *unusual}))
-        session = model.session(request, replica.limits)
-        projector = Projector(request, channels, request_id, created_now(), model.card)
-        stream = TwilioStream(
-            socket,
-            session,
-            TwilioAdapter(projector, model_rate=rate, track=track),
-            replica.connection_context(),
-            protocol="twilio",
-            encoding=Encoding.MULAW,
-            request_id=request_id,
-            forward_url=None if reply else url,
-        )
-        return Admitted(model, stream, session, headers=answer_headers(request, request_id), style=request.style)
-
-    async def _check_caller(self, socket: WebSocket) -> None:
-        """Check Twilio's signature if the account's token is configured, else the API key. Raises: Refused."""
-        settings, guard = self._replica.settings, self._replica.guard
-        if settings.twilio_auth_token is None:
-            await guard.enter(socket, Credentials.of_header_or_query(socket))
-            return
-        url = settings.twilio_public_url or str(socket.url)
-        check_signature(socket.headers.get(SIGNATURE_HEADER), url, settings.twilio_auth_token.get_secret_value())
-        guard.refuse_if_unavailable()
+async def _check_caller(replica: Replica, socket: WebSocket) -> None:
+    """Check Twilio's signature if the account's token is configured, else the API key. Raises: Refused."""
+    settings, guard = replica.settings, replica.guard
+    if settings.twilio_auth_token is None:
+        await guard.enter(socket, Credentials.of_header_or_query(socket))
+        return
+    url = settings.twilio_public_url or str(socket.url)
+    check_signature(socket.headers.get(SIGNATURE_HEADER), url, settings.twilio_auth_token.get_secret_value())
+    guard.refuse_if_unavailable()
 
 
 def _track(query: Mapping[str, str], max_channels: int) -> tuple[str, int]:
