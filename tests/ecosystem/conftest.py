@@ -43,13 +43,6 @@ def strict_server(strict_process: ServerProcess) -> ServerProcess:
     return strict_process
 
 
-@pytest.fixture(scope="module")
-def doomed_server() -> Iterator[ServerProcess]:
-    """A server that a test module drains; its drain does not wait for streams."""
-    with ServerProcess(drain_timeout_s=0) as process:
-        yield process
-
-
 @pytest.fixture
 def relay() -> Iterator[Callable[[ServerProcess], Relay]]:
     """Put a relay before a server: `relay(server)`."""

@@ -79,14 +79,10 @@ class Connection:
             word["word"] for f in self.results if f["is_final"] for word in f["channel"]["alternatives"][0]["words"]
         )
 
-    @property
-    def answered(self) -> bool:
-        """Return whether the server has sent a word."""
-        return self.sent_word("")
-
-    def sent_word(self, word: str) -> bool:
+    def sent_word(self, word: str = "") -> bool:
         """Return whether the server has sent this word, the empty one being any."""
-        texts = (result["channel"]["alternatives"][0]["transcript"] for result in self.results)
+        texts = [result["channel"]["alternatives"][0]["transcript"] for result in self.results]
+        texts += [frame.get("transcript", "") for frame in self.frames]
         return any(text and word in text.lower() for text in texts)
 
     @property

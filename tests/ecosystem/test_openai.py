@@ -21,7 +21,7 @@ from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
 
 try:
     import openai
-    from websockets.exceptions import ConnectionClosedError, InvalidStatus
+    from websockets.exceptions import InvalidStatus
 except ImportError:
     missing("openai not installed")
 
@@ -131,77 +131,41 @@ def test_a_session_whose_turns_end_by_silence(server: ServerProcess, relay: Befo
     assert started[0] < stopped[0] < started[1] < stopped[1]
 
 
-def test_an_invalid_event_gets_an_error_event(server: ServerProcess) -> None:
-    async def talk() -> list[Any]:
-        async with session(f"127.0.0.1:{server.port}", None) as connection:
-            await connection.input_audio_buffer.commit()
-            await connection.response.create()
-            return [await connection.recv() for _ in range(4)]
-
-    *_, empty, unknown = asyncio.run(talk())
-    assert [type(event).__name__ for event in (empty, unknown)] == ["RealtimeErrorEvent"] * 2
-    assert empty.error.code == "input_audio_buffer_commit_empty"
-    assert unknown.error.param == "type"
+REFUSED: list[tuple[str, int, type[openai.APIStatusError], str]] = [
+    ("unknown key", 401, openai.AuthenticationError, "invalid_api_key"),
+    (KEY, 429, openai.RateLimitError, "rate_limit_exceeded"),
+    (THIRD_KEY, 503, openai.InternalServerError, "server_overloaded"),
+]
 
 
-def test_a_drain_completes_the_text_so_far_and_closes_without_an_error_event() -> None:
-    async def talk(server: ServerProcess, host: str) -> list[Any]:
-        events: list[Any] = []
-
-        async def read() -> None:
-            async for event in connection:
-                events.append(event)
-                if event.type.endswith(".delta") and sum(event.type.endswith(".delta") for event in events) == 1:
-                    server.drain()  # once: a second signal would stop it at once
-
-        async with asyncio.timeout(30), session(host, None) as connection:
-            await speak(connection, at_client_rate("demo"))  # long enough to have stable words before its end
-            with pytest.raises(ConnectionClosedError) as closed:
-                await read()
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 1012
-        return events
-
-    with ServerProcess(drain_timeout_s=0) as server, Relay(server.port) as before:
-        events = asyncio.run(talk(server, before.host))
-        assert kinds(events) == ["created", "updated", "delta", "committed", "completed"]
-        *whole, _ = events[-1].transcript.split()  # the drain may cut the last word in two
-        assert text("demo").split()[: len(whole)] == whole
-        assert before.only().close_code == 1012
-
-
-REFUSED = [("unknown key", 401), (KEY, 429), (THIRD_KEY, 503)]
-
-
-@pytest.mark.parametrize(("key", "status"), REFUSED)
-def test_a_refused_session_raises_with_its_status(
-    strict_server: ServerProcess, relay: Before, key: str, status: int
+@pytest.mark.parametrize(("key", "status", "error", "code"), REFUSED)
+def test_a_refused_session_or_upload_raises_with_its_status(
+    strict_server: ServerProcess, key: str, status: int, error: type[openai.APIStatusError], code: str
 ) -> None:
-    before = relay(strict_server)
+    host = f"127.0.0.1:{strict_server.port}"
 
     async def ask() -> None:
-        async with client(before.host, key).realtime.connect(extra_query={"intent": "transcription"}):
+        async with client(host, key).realtime.connect(extra_query={"intent": "transcription"}):
             pass
 
     with Holders(strict_server, [KEY, OTHER_KEY][: {429: 1, 503: 2}.get(status, 0)]):
-        with pytest.raises(InvalidStatus) as refused:
+        with pytest.raises(InvalidStatus) as raw:
             asyncio.run(ask())
-        assert refused.value.response.status_code == status
-    assert before.only().status == status
+        with pytest.raises(error) as refused:
+            transcribe(host, key=key)
+    assert raw.value.response.status_code == refused.value.status_code == status
+    assert refused.value.code == code
+    assert refused.value.request_id
 
 
 # Uploads
 
 
-def sync_client(host: str, key: str = KEY) -> openai.OpenAI:
-    """The other client."""
-    return openai.OpenAI(api_key=key, base_url=f"http://{host}/v1", max_retries=0)
-
-
 def transcribe(host: str, name: str = "order", key: str = KEY, **options: Any) -> Any:
     """Upload a shipped recording, which is a FLAC file."""
     with Path(FILES[name]).open("rb") as recording:
-        return sync_client(host, key).audio.transcriptions.create(file=recording, model="whisper-1", **options)
+        sync_client = openai.OpenAI(api_key=key, base_url=f"http://{host}/v1", max_retries=0)
+        return sync_client.audio.transcriptions.create(file=recording, model="whisper-1", **options)
 
 
 def test_an_upload_in_every_format(server: ServerProcess) -> None:
@@ -233,30 +197,3 @@ def test_an_upload_by_the_async_client_with_keywords(server: ServerProcess) -> N
         return await asked.create(file=recording, model="gpt-transcribe", keywords=["porch fan", "garden gate"])
 
     assert plain(asyncio.run(ask()).text) == text("porch_fan")
-
-
-@pytest.mark.parametrize(
-    ("key", "status", "error"),
-    [
-        ("unknown key", 401, openai.AuthenticationError),
-        (KEY, 429, openai.RateLimitError),
-        (THIRD_KEY, 503, openai.InternalServerError),
-    ],
-)
-def test_a_refused_upload_is_the_sdks_own_error(
-    strict_server: ServerProcess, key: str, status: int, error: type[openai.APIStatusError]
-) -> None:
-    with (
-        Holders(strict_server, [KEY, OTHER_KEY][: {429: 1, 503: 2}.get(status, 0)]),
-        pytest.raises(error) as refused,
-    ):
-        transcribe(f"127.0.0.1:{strict_server.port}", key=key)
-    assert refused.value.status_code == status
-    assert refused.value.code == {401: "invalid_api_key", 429: "rate_limit_exceeded", 503: "server_overloaded"}[status]
-    assert refused.value.request_id
-
-
-def test_a_file_that_is_not_a_recording_is_a_bad_request(server: ServerProcess) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        sync_client(f"127.0.0.1:{server.port}").audio.transcriptions.create(file=("a.wav", b"no"), model="whisper-1")
-    assert refused.value.type == "invalid_request_error"

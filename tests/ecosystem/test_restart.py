@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,14 +17,13 @@ from tests.ecosystem.driving import Driver, Event
 from tests.ecosystem.recordings import Spoken, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, ServerProcess
-from tests.ecosystem.wire_rules import check_stream
+from tests.ecosystem.wire_rules import check_stream, check_turns
 
 NAMES = ("node", "livekit", "pipecat")
 OPTIONS = {"model": "nova-3", "encoding": "linear16", "sample_rate": 16_000, "interim_results": "true"}
 
 
-@dataclass(frozen=True)
-class Restart:
+class Restart(NamedTuple):
     """Events of each client, and the bytes sent to it."""
 
     relays: dict[str, Relay]
@@ -32,51 +31,70 @@ class Restart:
     second_port: int
 
 
-@pytest.fixture(scope="module")
-def restart(
-    doomed_server: ServerProcess,
-    server: ServerProcess,
-    node: Driver,
-    livekit: Driver,
-    pipecat: Driver,
-    spoken: Spoken,
-) -> Iterator[Restart]:
-    """Each says "order" to the first replica, which stops then, and something else to the second."""
+def restarted(drivers: dict[str, Driver], scenarios: dict[str, dict[str, Any]], port: int) -> Iterator[Restart]:
+    """Each says "order" to the first replica, which stops then, and something else to the second, at this port."""
     with ExitStack() as stack:
-        relays = {name: stack.enter_context(Relay(doomed_server.port)) for name in NAMES}
-        targets = {name: {"host": relay.host, "key": KEY} for name, relay in relays.items()}
-        order, fan, name = spoken("order"), spoken("porch_fan"), spoken("name")
-        node.begin("talk", **targets["node"], parts=[order, fan], options=OPTIONS)
-        livekit.begin("stream", **targets["livekit"], steps=[("push", order), ("signal",), ("push", fan)])
-        steps = [
-            ("start",),
-            ("push", order),
-            ("signal",),
-            ("connected",),
-            ("push", name),
-            ("stop",),
-            ("wait", "final", 2),
-        ]
-        pipecat.begin("stream", **targets["pipecat"], steps=steps)
+        first = stack.enter_context(ServerProcess(drain_timeout_s=0))
+        relays = {name: stack.enter_context(Relay(first.port)) for name in scenarios}
+        for name, scenario in scenarios.items():
+            drivers[name].begin(host=relays[name].host, key=KEY, **scenario)
         for relay in relays.values():
             relay.wait(lambda relay=relay: relay.connections and relay.connections[0].sent_word("order"))
-            relay.target = server.port
-        doomed_server.drain()
-        for driver, relay in ((livekit, relays["livekit"]), (pipecat, relays["pipecat"])):
+            relay.target = port
+        first.drain()
+        for name, relay in relays.items():
             relay.wait(lambda relay=relay: [c.status for c in relay.connections] == [101, 101])
-            driver.say(go=True)
-        events = {"livekit": finish(livekit, relays["livekit"], ends=2), "pipecat": pipecat.rest(), "node": node.rest()}
-        yield Restart(relays, events, server.port)
+            if name != "node":
+                drivers[name].say(go=True)
+        events = {}
+        for name, scenario in scenarios.items():
+            ends_itself = name != "livekit" or scenario.get("turns")
+            events[name] = drivers[name].rest() if ends_itself else finish(drivers[name], relays[name], ends=2)
+        yield Restart(relays, events, port)
+
+
+@pytest.fixture(scope="module")
+def restart(server: ServerProcess, node: Driver, livekit: Driver, pipecat: Driver, spoken: Spoken) -> Iterator[Restart]:
+    order, fan, name = spoken("order"), spoken("porch_fan"), spoken("name")
+    asked = [("start",), ("push", order), ("signal",), ("connected",), ("push", name), ("stop",), ("wait", "final", 2)]
+    scenarios: dict[str, dict[str, Any]] = {
+        "node": {"scenario": "talk", "parts": [order, fan], "options": OPTIONS},
+        "livekit": {"scenario": "stream", "steps": [("push", order), ("signal",), ("push", fan)]},
+        "pipecat": {"scenario": "stream", "steps": asked},
+    }
+    yield from restarted({"node": node, "livekit": livekit, "pipecat": pipecat}, scenarios, server.port)
+
+
+@pytest.fixture(scope="module")
+def restart_of_turns(server: ServerProcess, livekit: Driver, pipecat: Driver, spoken: Spoken) -> Iterator[Restart]:
+    order, fan = spoken("order"), spoken("porch_fan", 2.0)
+    asked = [("push", order), ("signal",), ("confirmed",), ("push", fan), ("wait", "final", 2)]
+    scenarios: dict[str, dict[str, Any]] = {
+        "livekit": {
+            "steps": [("push", order), ("signal",), ("push", fan)], "options": {"model": "flux-general-en"},
+        },
+        "pipecat": {"steps": asked},
+    }  # fmt: skip
+    scenarios = {name: {"scenario": "stream", "turns": True, **scenario} for name, scenario in scenarios.items()}
+    yield from restarted({"livekit": livekit, "pipecat": pipecat}, scenarios, server.port)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_client_continues_at_the_other_replica(restart: Restart, name: str) -> None:
     """Two connections: the first with the text so far and 1012, the second to the other replica."""
-    hung_up, second = name == "pipecat", "name" if name == "pipecat" else "porch_fan"
     first, again = restart.relays[name].connections
     check_stream(first, text("order"), code=1012)
-    check_stream(again, text(second), hung_up=hung_up)
+    check_stream(again, text("name" if name == "pipecat" else "porch_fan"), hung_up=name == "pipecat")
     assert again.port == restart.second_port != first.port
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_the_turn_ends_before_the_restart_and_the_next_is_elsewhere(restart_of_turns: Restart, name: str) -> None:
+    """The first connection ends its turn and closes with 1012 without an `Error`."""
+    first, again = restart_of_turns.relays[name].connections
+    assert check_turns(first, text("order"), code=1012)[-1]["event"] == "EndOfTurn"
+    check_turns(again, text("porch_fan"), hung_up=name == "pipecat")
+    assert again.port == restart_of_turns.second_port != first.port
 
 
 def test_the_javascript_sdk_reports_the_restart_and_does_not_reconnect_after_a_normal_close(restart: Restart) -> None:
@@ -87,18 +105,18 @@ def test_the_javascript_sdk_reports_the_restart_and_does_not_reconnect_after_a_n
     assert events[-1]["timers"] == 0
 
 
-def test_livekit_reports_a_recoverable_error(restart: Restart) -> None:
-    events = restart.events["livekit"]
-    errors = [event for event in events if event["event"] == "error"]
-    assert errors == [{"event": "error", "recoverable": True, "status": 1012}]
-    assert said(events) == text("order", "porch_fan")
-    assert [event["event"] for event in events if event["event"] in (FINAL, END)] == [FINAL, END] * 2
+def test_livekit_reports_a_recoverable_error(restart: Restart, restart_of_turns: Restart) -> None:
+    for events in (restart.events["livekit"], restart_of_turns.events["livekit"]):
+        errors = [event for event in events if event["event"] == "error"]
+        assert errors == [{"event": "error", "recoverable": True, "status": 1012}]
+        assert said(events) == text("order", "porch_fan")
+        assert [event["event"] for event in events if event["event"] in (FINAL, END)] == [FINAL, END] * 2
 
 
-def test_pipecat_reports_an_error_and_stays_usable(restart: Restart) -> None:
-    events = restart.events["pipecat"]
-    errors = [event for event in events if event["event"] == "error"]
-    assert errors
+def test_pipecat_reports_an_error_and_stays_usable(restart: Restart, restart_of_turns: Restart) -> None:
+    errors = [event for event in restart.events["pipecat"] if event["event"] == "error"]
     assert "1012" in errors[0]["error"]
     assert all(error["usable"] for error in errors)
-    assert finals(events) == [(text("order"), False), (text("name"), True)]
+    assert all(event["usable"] for event in restart_of_turns.events["pipecat"] if event["event"] == "error")
+    assert finals(restart.events["pipecat"]) == [(text("order"), False), (text("name"), True)]
+    assert finals(restart_of_turns.events["pipecat"]) == [(text("order"), True), (text("porch_fan"), True)]

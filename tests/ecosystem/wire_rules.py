@@ -9,6 +9,7 @@ import pytest
 
 from tests.ecosystem.recordings import plain
 from tests.ecosystem.relay import Connection, Frame
+from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY
 from tests.support.clients.flux_wire_rules import check_flux
 
 RESULT_KEYS = {
@@ -24,6 +25,15 @@ ERR_CODES = {
     429: "TOO_MANY_REQUESTS",
     503: "SERVICE_UNAVAILABLE",
 }
+
+
+REFUSED = [
+    ("unknown key", {}, 401, []),
+    (KEY, {"encoding": "g729"}, 400, []),
+    (KEY, {}, 429, [KEY]),
+    (THIRD_KEY, {}, 503, [KEY, OTHER_KEY]),
+]
+"""Key and options of a stream that `strict_server` refuses, the status, and the keys of streams that are open."""
 
 
 def check_refusal(refused: Connection, status: int) -> None:

@@ -14,8 +14,6 @@ from tests.ecosystem.recordings import BYTES_PER_S, Spoken, audio, plain, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
 from tests.ecosystem.wire_rules import check_refusal, check_stream, check_turns
-from tests.support.needs import need_package
-from tests.support.networks.published import probe_of
 
 Before = Callable[[ServerProcess], Relay]
 START, INTERIM, FINAL, END = "START_OF_SPEECH", "INTERIM_TRANSCRIPT", "FINAL_TRANSCRIPT", "END_OF_SPEECH"
@@ -143,24 +141,6 @@ def test_it_retries_a_full_server(
     assert len(before.connections) == 2
     assert names_of(events) == [START, FINAL, END]
     check_stream(before.connections[-1], text("order"))
-
-
-def test_with_a_published_model(relay: Before, livekit: Driver, spoken: Spoken) -> None:
-    """A probe with random weights has no readable text: its words must equal those of an upload."""
-    need_package("onnx")
-    folder = probe_of("zipformer2-ctc").folder
-    parts = ("order", 1.6, "porch_fan", 1.6)
-    with ServerProcess(model=folder) as server:
-        before = relay(server)
-        steps = [("push", spoken(*parts))]
-        livekit.begin("stream", host=before.host, key=KEY, steps=steps, options={"endpointing_ms": 400})
-        livekit.until(lambda event: event["event"] == FINAL)
-        before.wait(lambda: before.connections[-1].close_code is not None)
-        livekit.say(end=True)
-        livekit.rest()
-        stream = before.only()
-    assert sum(len(frame["channel"]["alternatives"][0]["words"]) for frame in stream.results if frame["is_final"]) > 5
-    assert stream.close_code == 1000
 
 
 def order_of(events: list[dict[str, Any]]) -> list[str]:

@@ -1,13 +1,10 @@
-"""`listen.v2` of `deepgram-sdk` for Python, sync and async, unmodified: only its address is changed."""
+"""`listen.v2` of `deepgram-sdk` for Python, unmodified: only its address is changed."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import pytest
 
 from tests.ecosystem.recordings import audio, text
 from tests.ecosystem.relay import Relay
@@ -16,7 +13,7 @@ from tests.ecosystem.wire_rules import check_turns
 from tests.support.needs import missing
 
 try:
-    from deepgram import AsyncDeepgramClient, DeepgramClient
+    from deepgram import AsyncDeepgramClient
     from deepgram.core.events import EventType
     from deepgram.environment import DeepgramClientEnvironment
 except ImportError:
@@ -40,28 +37,6 @@ def address(host: str) -> DeepgramClientEnvironment:
     return DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
 
 
-def chunks(spoken: bytes) -> list[bytes]:
-    return [spoken[start : start + CHUNK] for start in range(0, len(spoken), CHUNK)]
-
-
-def talk_sync(host: str, steps: Sequence[Step]) -> list[Any]:
-    messages: list[Any] = []
-    with DeepgramClient(api_key=KEY, environment=address(host)).listen.v2.connect(**OPTIONS) as stream:
-        stream.on(EventType.MESSAGE, messages.append)
-        reader = threading.Thread(target=stream.start_listening)
-        reader.start()
-        for name, *arguments in steps:
-            if name == "media":
-                for chunk in chunks(*arguments):
-                    stream.send_media(chunk)
-            else:
-                getattr(stream, f"send_{name}")(*arguments)
-        stream.send_close_stream()
-        reader.join(timeout=WITHIN_S)
-        assert not reader.is_alive()
-    return messages
-
-
 async def talk(host: str, steps: Sequence[Step]) -> list[Any]:
     messages: list[Any] = []
     async with AsyncDeepgramClient(api_key=KEY, environment=address(host)).listen.v2.connect(**OPTIONS) as stream:
@@ -69,8 +44,8 @@ async def talk(host: str, steps: Sequence[Step]) -> list[Any]:
         reader = asyncio.create_task(stream.start_listening())
         for name, *arguments in steps:
             if name == "media":
-                for chunk in chunks(*arguments):
-                    await stream.send_media(chunk)
+                for start in range(0, len(arguments[0]), CHUNK):
+                    await stream.send_media(arguments[0][start : start + CHUNK])
             else:
                 await getattr(stream, f"send_{name}")(*arguments)
         await stream.send_close_stream()
@@ -78,19 +53,10 @@ async def talk(host: str, steps: Sequence[Step]) -> list[Any]:
     return messages
 
 
-def talk_async(host: str, steps: Sequence[Step]) -> list[Any]:
-    return asyncio.run(talk(host, steps))
-
-
-CLIENTS = pytest.mark.parametrize("client", [talk_sync, talk_async])
-Client = Callable[[str, Sequence[Step]], list[Any]]
-
-
-@CLIENTS
-def test_turns_end_by_silence(server: ServerProcess, relay: Before, client: Client) -> None:
+def test_turns_end_by_silence(server: ServerProcess, relay: Before) -> None:
     """The client gets every message of the wire as its own type."""
     before = relay(server)
-    messages = client(before.host, [("media", audio("order", 2.0, "porch_fan"))])
+    messages = asyncio.run(talk(before.host, [("media", audio("order", 2.0, "porch_fan"))]))
     turns = check_turns(before.only(), text("order", "porch_fan"))
     found = [message for message in messages if message.type == "TurnInfo"]
     assert {type(message).__name__ for message in found} == {"ListenV2TurnInfo"}
@@ -99,15 +65,14 @@ def test_turns_end_by_silence(server: ServerProcess, relay: Before, client: Clie
     assert any(turn["event"] == "EagerEndOfTurn" for turn in turns)
 
 
-@CLIENTS
-def test_configure_and_force_end_turn(server: ServerProcess, relay: Before, client: Client) -> None:
+def test_configure_and_force_end_turn(server: ServerProcess, relay: Before) -> None:
     """`send_configure` is answered with all values in force or refused whole, `send_force_end_turn` ends the turn."""
     before = relay(server)
     refused = {"type": "Configure", "thresholds": {"eager_eot_threshold": 0.6, "eot_threshold": 0.5}}
     accepted = {"type": "Configure", "thresholds": {"eot_threshold": 0.9}, "keyterms": ["porch"]}
     steps: list[Step] = [("force_end_turn",), ("configure", refused), ("configure", accepted)]
     steps += [("media", audio("order")), ("force_end_turn",), ("media", audio("name"))]
-    messages = client(before.host, steps)
+    messages = asyncio.run(talk(before.host, steps))
     turns = check_turns(before.only(), text("order", "name"))
     (failed,) = (message for message in messages if message.type == "ConfigureFailure")
     assert (failed.code, failed.description.partition(":")[0]) == ("INVALID_CONFIGURE", "eager_eot_threshold")

@@ -12,7 +12,7 @@ from tests.ecosystem.holding import Holders
 from tests.ecosystem.recordings import BYTES_PER_S, Spoken, audio, plain, text
 from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, OTHER_KEY, THIRD_KEY, ServerProcess
-from tests.ecosystem.wire_rules import check_refusal, check_stream, check_turns
+from tests.ecosystem.wire_rules import REFUSED, check_refusal, check_stream, check_turns
 
 Before = Callable[[ServerProcess], Relay]
 SAID = ("order", "porch_fan")
@@ -69,14 +69,6 @@ def test_turns_of_the_flux_protocol(server: ServerProcess, relay: Before, node: 
     (configured,) = (message for message in messages if message["type"] == "ConfigureSuccess")
     assert configured["thresholds"] == {"eot_threshold": 0.95, "eot_timeout_ms": 5_000, "eager_eot_threshold": 0.5}
     assert configured["keyterms"] == ["porch fan"]
-
-
-REFUSED = [
-    ("unknown key", {}, 401, []),
-    (KEY, {"encoding": "g729"}, 400, []),
-    (KEY, {}, 429, [KEY]),
-    (THIRD_KEY, {}, 503, [KEY, OTHER_KEY]),
-]
 
 
 @pytest.mark.parametrize(("key", "options", "status", "held"), REFUSED)

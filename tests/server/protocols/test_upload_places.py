@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ from server.protocols import upload_places
 from server.protocols.upload import Upload
 from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
 from server.settings import UPLOADS_A_PLACE
-from tests.support.servers.fakes import WAIT_S
+from tests.support.protocols.bare_http import dialed, rest
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
@@ -132,53 +133,37 @@ def test_a_body_is_too_slow_if_it_is_below_the_minimum_rate_after_the_grace_peri
     assert place.too_slow_at(1_000) == T0 + GRACE_S + 5
 
 
-HEAD = b"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n%b\r\nRIFF"
-FORM = (
-    b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
-    b"Content-Type: multipart/form-data; boundary=x\r\n%b\r\n--x\r\n"
-)
-Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+LISTEN = "POST /v1/listen HTTP/1.1\r\nHost: x\r\n"
+FORM = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+GOOD = encoded(spell("served"), "WAV")
 
 
-async def begin(server: LiveServer, head: bytes = HEAD, key: str = "") -> Line:
-    """Start an upload, and stop sending."""
-    reader, writer = await asyncio.open_connection(*server.host.split(":"))
-    writer.write(head % (f"Authorization: Token {key}\r\n".encode() if key else b""))
-    return reader, writer
+@contextmanager
+def uploading(server: LiveServer, body: bytes, *, head: str = LISTEN, length: int = 0, count: int = 1) -> Iterator[Any]:
+    """Begin uploads, and cut them at the end; of a `length` above that of the body the rest is not sent."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(dialed(server)) for _ in range(count)]
+        for bare in sockets:
+            bare.sendall(f"{head}Content-Length: {length or len(body)}\r\n\r\n".encode() + body)
+        yield sockets
+        for bare in sockets:
+            bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
-async def send(server: LiveServer, body: bytes) -> Line:
-    """Send an upload."""
-    reader, writer = await asyncio.open_connection(*server.host.split(":"))
-    writer.write(f"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-    return reader, writer
-
-
-def wait_for_bodies(server: LiveServer, number: int) -> None:
-    """Return once this many bodies are being received."""
-    wait_for(lambda: server.metric('tutti_uploads_active{stage="receiving"}') >= number)
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    """Return once this is so."""
-    while not holds():
+def wait_for(server: LiveServer, stage: str, count: int) -> None:
+    """Return once this many uploads are at this stage."""
+    while server.metric(f'tutti_uploads_active{{stage="{stage}"}}') != count:
         pass
 
 
-@pytest.mark.parametrize("head", [HEAD, FORM])
+@pytest.mark.parametrize(("head", "body"), [(LISTEN, b"RIFF"), (FORM, b"--x\r\n")])
 def test_a_body_below_the_minimum_rate_gets_408_long_before_the_timeout(
-    live_server: Start, monkeypatch: pytest.MonkeyPatch, head: bytes
+    live_server: Start, monkeypatch: pytest.MonkeyPatch, head: str, body: bytes
 ) -> None:
     monkeypatch.setattr(upload_places, "GRACE_S", 0.1)
     server = live_server()
-
-    async def upload() -> bytes:
-        reader, writer = await begin(server, head)
-        answer = await reader.read()
-        writer.close()
-        return answer
-
-    answer = asyncio.run(upload())
+    with uploading(server, body, head=head, length=100_000) as (bare,):
+        answer = rest(bare)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"slower than 1000 bytes/s" in answer
     server.wait_idle()
@@ -190,20 +175,10 @@ def test_slow_bodies_at_every_place_do_not_block_other_uploads(
 ) -> None:
     monkeypatch.setattr(upload_places, "GIVES_WAY_S", 0.0)
     server = live_server(max_uploads=1)
-    good = encoded(spell("served"), "WAV")
-
-    async def attack() -> list[bytes]:
-        lines = [await begin(server) for _ in range(UPLOADS_A_PLACE)]
-        await asyncio.to_thread(wait_for_bodies, server, len(lines))
-        answer = await asyncio.to_thread(server.http.post, "/v1/listen", content=good)
-        assert said(answer.json()) == "served"
-        reader, _ = lines[0]
-        refused = await reader.read()
-        for _, writer in lines:
-            writer.transport.abort()
-        return [refused]
-
-    (refused,) = asyncio.run(attack())
+    with uploading(server, b"RIFF", length=100_000, count=UPLOADS_A_PLACE) as sockets:
+        wait_for(server, "receiving", UPLOADS_A_PLACE)
+        assert said(server.http.post("/v1/listen", content=GOOD).json()) == "served"
+        refused = rest(sockets[0])
     assert refused.startswith(b"HTTP/1.1 408 ")
     assert b"send it again" in refused
     server.wait_idle()
@@ -213,59 +188,32 @@ def test_a_key_that_holds_every_place_leaves_one_to_another_key(live_server: Sta
     file = tmp_path / "keys"
     file.write_text("\n".join(hashlib.sha256(key.encode()).hexdigest() for key in ("greedy", "modest")))
     server = live_server(api_keys_file=file, max_uploads=1)
-    good = encoded(spell("served"), "WAV")
-
-    async def attack() -> tuple[int, int]:
-        lines = [await begin(server, key="greedy") for _ in range(UPLOADS_A_PLACE)]
-        await asyncio.to_thread(wait_for_bodies, server, len(lines))
-        codes = []
-        for key in ("greedy", "modest"):
-            headers = {"Authorization": f"Token {key}"}
-            codes.append(await asyncio.to_thread(server.http.post, "/v1/listen", content=good, headers=headers))
-        for _, writer in lines:
-            writer.transport.abort()
-        return codes[0].status_code, codes[1].status_code
-
-    assert asyncio.run(attack()) == (503, 200)
+    head = LISTEN + "Authorization: Token greedy\r\n"
+    with uploading(server, b"RIFF", head=head, length=100_000, count=UPLOADS_A_PLACE):
+        wait_for(server, "receiving", UPLOADS_A_PLACE)
+        for key, status in (("greedy", 503), ("modest", 200)):
+            answer = server.http.post("/v1/listen", content=GOOD, headers={"Authorization": f"Token {key}"})
+            assert answer.status_code == status
     server.wait_idle()
     assert server.metric('tutti_handshakes_rejected_total{reason="uploads"}') == 1
     assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 0
 
 
-def test_eight_bodies_that_dribble_leave_places_to_others(live_server: Start) -> None:
+@pytest.mark.parametrize(
+    ("body", "length", "stage", "cut"),
+    [(b"RIFF", 100_000, "receiving", 0), (encoded(silence(3_600.0), "FLAC"), 0, "recognizing", 8)],
+    ids=["eight bodies that dribble", "hours of silence"],
+)
+def test_a_short_recording_is_answered_meanwhile(
+    live_server: Start, body: bytes, length: int, stage: str, cut: int
+) -> None:
     server = live_server()
-    good = encoded(spell("served"), "WAV")
-
-    async def attack() -> None:
-        lines = [await begin(server) for _ in range(8)]
-        await asyncio.to_thread(wait_for_bodies, server, len(lines))
-        for _ in range(4):
-            answer = await asyncio.to_thread(server.http.post, "/v1/listen", content=good)
-            assert said(answer.json()) == "served"
-        for _, writer in lines:
-            assert not writer.transport.is_closing()
-            writer.transport.abort()
-
-    asyncio.run(attack())
+    with uploading(server, body, length=length, count=8):
+        wait_for(server, stage, 8)
+        assert said(server.http.post("/v1/listen", content=GOOD).json()) == "served"
+        assert server.metric(f'tutti_uploads_active{{stage="{stage}"}}') == 8
     server.wait_idle()
-
-
-def test_a_short_recording_is_answered_while_hours_of_silence_are_recognized(live_server: Start) -> None:
-    server = live_server()
-    long, short = encoded(silence(3_600.0), "FLAC"), encoded(spell("served"), "WAV")
-
-    async def attack() -> None:
-        lines = [await send(server, long) for _ in range(8)]
-        await asyncio.to_thread(wait_for, lambda: server.metric('tutti_uploads_active{stage="recognizing"}') == 8)
-        answer = await asyncio.to_thread(server.http.post, "/v1/listen", content=short)
-        assert said(answer.json()) == "served"
-        assert server.metric('tutti_uploads_active{stage="recognizing"}') == 8
-        for _, writer in lines:
-            writer.transport.abort()
-
-    asyncio.run(attack())
-    server.wait_idle()
-    assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="upload"}') == 8
+    assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="upload"}') == cut
 
 
 FRAMES = b"\xff\xf1\x50\x80\x01\x00\xfc\x00"  # ADTS frames of a byte each: 0.4 s to open for each MiB of them
@@ -274,16 +222,10 @@ FRAMES = b"\xff\xf1\x50\x80\x01\x00\xfc\x00"  # ADTS frames of a byte each: 0.4 
 def test_a_client_that_leaves_while_its_recording_is_opened_gives_its_place_back_at_once(live_server: Start) -> None:
     """And nothing is left on a thread that would delay the end of the process."""
     server = live_server()
-    body = FRAMES * 2**20
-
-    async def upload() -> None:
-        _, writer = await send(server, body)
-        await asyncio.to_thread(wait_for, lambda: server.metric('tutti_uploads_active{stage="waiting"}') == 1)
-        writer.transport.abort()
-
-    asyncio.run(upload())
+    with uploading(server, FRAMES * 2**20):
+        wait_for(server, "waiting", 1)
     left_s = time.monotonic()
-    wait_for(lambda: server.metric('tutti_uploads_active{stage="waiting"}') == 0)
+    wait_for(server, "waiting", 0)
     assert time.monotonic() - left_s < 1.0
     server.__exit__()
     assert time.monotonic() - left_s < 3.0
@@ -292,16 +234,10 @@ def test_a_client_that_leaves_while_its_recording_is_opened_gives_its_place_back
 def test_a_recording_that_is_being_opened_does_not_hold_up_a_drain(live_server: Start) -> None:
     """Opening a large body of marks can take minutes."""
     server = live_server(drain_timeout_s=0.5)
-
-    async def upload() -> bytes:
-        reader, writer = await send(server, FRAMES * 2**21)
-        await asyncio.to_thread(wait_for, lambda: server.metric('tutti_uploads_active{stage="waiting"}') == 1)
+    with uploading(server, FRAMES * 2**21) as (bare,):
+        wait_for(server, "waiting", 1)
         server.server.loop.call_soon_threadsafe(server.replica.drain.begin)
-        answer = await asyncio.wait_for(reader.read(), WAIT_S)
-        writer.close()
-        return answer
-
-    assert asyncio.run(upload()).startswith(b"HTTP/1.1 503 ")
+        assert rest(bare).startswith(b"HTTP/1.1 503 ")
 
 
 def test_an_unexpected_error_in_an_upload_has_the_form_of_its_route(
@@ -313,11 +249,10 @@ def test_an_unexpected_error_in_an_upload_has_the_form_of_its_route(
         raise BacklogExceeded("a defect")
 
     monkeypatch.setattr(Upload, "run", fail)
-    good = encoded(spell("served"), "WAV")
-    answer = httpx.post(f"http://{server.host}/v1/listen", content=good)
+    answer = httpx.post(f"http://{server.host}/v1/listen", content=GOOD)
     assert (answer.status_code, answer.json()["err_code"]) == (500, "INTERNAL_ERROR")
     for stream in ("false", "true"):
-        form = {"files": {"file": ("a.wav", good)}, "data": {"stream": stream}}
+        form = {"files": {"file": ("a.wav", GOOD)}, "data": {"stream": stream}}
         answer = httpx.post(f"http://{server.host}/v1/audio/transcriptions", **form)
         assert answer.status_code == (500 if stream == "false" else 200)
         assert json.loads(answer.text.removeprefix("data: "))["error"]["type"] == "server_error"
