@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
 
 from model.turn_ends.score import score_of
 from server.settings import Settings
 from tests.support.clients.flux_wire_rules import check_flux
+from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
@@ -22,29 +20,15 @@ from tests.support.servers.spelling import CONFIG, silence, spell, voiced
 from tests.support.servers.two_models import two_models
 
 Start = Callable[..., LiveServer]
-FORM = "model=flux-general-en&encoding=linear16&sample_rate=16000"
-MULTILINGUAL = "model=flux-general-multi&encoding=linear16&sample_rate=16000"
-CLOSE = '{"type":"CloseStream"}'
+CLOSE = {"type": "CloseStream"}
 
 
-def dial(server: LiveServer, query: str = "") -> ClientConnection:
-    url = f"ws://{server.host}/v2/listen?{FORM}{query}"
-    return connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S)
-
-
-def messages(socket: ClientConnection) -> Iterator[dict[str, Any]]:
-    while True:
-        try:
-            yield json.loads(socket.recv(timeout=WAIT_S))
-        except ConnectionClosed:
-            return
-
-
-def converse(server: LiveServer, *frames: bytes | str, query: str = "") -> list[dict[str, Any]]:
-    with dial(server, query) as socket:
+def converse(server: LiveServer, *frames: bytes | dict[str, Any], **query: Any) -> list[dict[str, Any]]:
+    with WireStream(server, "flux", **query) as stream:
         for frame in frames:
-            socket.send(frame)
-        return list(messages(socket))
+            stream.send(frame)
+        stream.rest()
+    return stream.frames
 
 
 def ends(turns: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -57,7 +41,7 @@ def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_strea
     """The model writes a letter 0.12 s late, and the early end comes after 0.2 s of silence of the audio."""
     server = live_server()
     audio = [voiced("hello there").tobytes(), silence(1.0).tobytes(), voiced("you").tobytes(), silence(2.0).tobytes()]
-    turns = check_flux(converse(server, *audio, CLOSE, query=scores(eager=0.2, end=0.7)))
+    turns = check_flux(converse(server, *audio, CLOSE, **scores(eager=0.2, end=0.7)))
     assert ends(turns) == [("Hello, there.", "model"), ("You.", "model")]
     spoken_s = len(audio[0]) / 2 / 16_000
     times = {turn["event"]: turn["audio_window_end"] - spoken_s for turn in reversed(turns) if not turn["turn_index"]}
@@ -91,12 +75,12 @@ def test_a_stream_is_forked_after_the_rows_that_wait_for_the_voice_activity_mode
     server = live_server(vad_model=vad, vad="silero")
     rows = server.replica.models.default.metrics.batch_rows
     enough = rows.value + len(audio) // CONFIG.step_samples
-    with dial(server, scores(eager=0.2, end=0.7)) as socket:
-        socket.send(audio.tobytes())
+    with WireStream(server, "flux", **scores(eager=0.2, end=0.7)) as stream:
+        stream.send(audio.tobytes())
         server.wait_until(lambda: rows.value >= enough)
         vad.gate.set()
-        socket.send(CLOSE)
-        turns = check_flux(list(messages(socket)))
+        stream.finish()
+    turns = check_flux(stream.frames)
     assert [turn["transcript"] for turn in turns if turn["event"] == "EagerEndOfTurn"] == ["Hello, there.", "You."]
     assert forks(server) == (2, 0)
 
@@ -107,7 +91,7 @@ def test_without_a_spare_slot_turns_end_by_the_words_of_the_stream(
     monkeypatch.setattr(Settings, "forks_here", property(lambda _: 0))
     server = live_server()
     audio = [voiced("hello there").tobytes(), silence(2.0).tobytes()]
-    turns = check_flux(converse(server, *audio, CLOSE, query=scores(eager=0.2, end=0.7)))
+    turns = check_flux(converse(server, *audio, CLOSE, **scores(eager=0.2, end=0.7)))
     assert ends(turns) == [("Hello, there.", "model")]
     assert "EagerEndOfTurn" in [turn["event"] for turn in turns]
     assert forks(server) == (0, 1)
@@ -115,16 +99,16 @@ def test_without_a_spare_slot_turns_end_by_the_words_of_the_stream(
 
 def test_a_configure_changes_the_silence_after_which_a_stream_is_forked(live_server: Start) -> None:
     server = live_server()
-    configure = json.dumps({"type": "Configure", "thresholds": {"eager_eot_threshold": score_of(0.45)}})
+    configure = {"type": "Configure", "thresholds": {"eager_eot_threshold": score_of(0.45)}}
     audio = [voiced("one two").tobytes(), silence(1.5).tobytes()]
-    received = converse(server, configure, *audio, CLOSE, query=scores(eager=0.2, end=0.7))
+    received = converse(server, configure, *audio, CLOSE, **scores(eager=0.2, end=0.7))
     (eager,) = [turn for turn in check_flux(received) if turn["event"] == "EagerEndOfTurn"]
     assert eager["audio_window_end"] - len(audio[0]) / 2 / 16_000 == pytest.approx(0.45, abs=0.081)
 
 
-def scores(*, eager: float, end: float) -> str:
+def scores(*, eager: float, end: float) -> dict[str, str]:
     """Return the thresholds for an early end and an end after these silences."""
-    return f"&eager_eot_threshold={score_of(eager):.6f}&eot_threshold={score_of(end):.6f}"
+    return {"eager_eot_threshold": f"{score_of(eager):.6f}", "eot_threshold": f"{score_of(end):.6f}"}
 
 
 def forks(server: LiveServer) -> tuple[float, float]:
@@ -135,12 +119,12 @@ def forks(server: LiveServer) -> tuple[float, float]:
 
 def test_a_threshold_of_one_leaves_the_timeout(live_server: Start) -> None:
     audio = [spell("hello").tobytes(), silence(3).tobytes()]
-    turns = check_flux(converse(live_server(), *audio, CLOSE, query="&eot_threshold=1.0&eot_timeout_ms=1500"))
+    turns = check_flux(converse(live_server(), *audio, CLOSE, eot_threshold="1.0", eot_timeout_ms=1500))
     assert ends(turns) == [("Hello?", "timeout")]
 
 
 def test_force_end_turn_ends_an_open_turn_and_gets_a_warning_without_one(live_server: Start) -> None:
-    force = '{"type":"ForceEndTurn"}'
+    force = {"type": "ForceEndTurn"}
     audio = [force, spell("one").tobytes(), force, force, silence(1).tobytes(), force, spell("two").tobytes(), CLOSE]
     received = converse(live_server(), *audio)
     turns = check_flux(received)
@@ -155,7 +139,7 @@ def test_configure_is_all_or_nothing_and_answers_with_all_values(live_server: St
     bad = {"type": "Configure", "thresholds": {"eot_threshold": 0.6, "eot_timeout_ms": 1}}
     off = {"type": "Configure", "thresholds": {"eager_eot_threshold": None, "eot_timeout_ms": None}, "keyterms": []}
     other = {"type": "Configure", "profanity_filter": True}
-    received = converse(live_server(), *(json.dumps(message) for message in (good, bad, off, other)), CLOSE)
+    received = converse(live_server(), good, bad, off, other, CLOSE)
     check_flux(received)
     kinds = [message["type"] for message in received[1:]]
     assert kinds == ["ConfigureSuccess", "ConfigureFailure", "ConfigureSuccess", "ConfigureFailure"]
@@ -171,28 +155,23 @@ def test_a_configure_changes_the_turns_of_the_audio_after_it(live_server: Start)
     """Whether the audio before it is recognized already or still waits makes no difference."""
     server = live_server()
     first, second = (b"".join([spell(text).tobytes(), silence(1.5).tobytes()]) for text in ("one", "two"))
-    configure = json.dumps({"type": "Configure", "thresholds": {"eot_threshold": 1.0, "eot_timeout_ms": 1_000}})
+    configure = {"type": "Configure", "thresholds": {"eot_threshold": 1.0, "eot_timeout_ms": 1_000}}
     at_once = check_flux(converse(server, first + second[:3_200], configure, second[3_200:], CLOSE))
-    with dial(server) as socket:
-        received = []
-        socket.send(first + second[:3_200])
-        while not received or received[-1].get("event") != "EndOfTurn":
-            received.append(json.loads(socket.recv(timeout=WAIT_S)))
-        socket.send(configure)
-        socket.send(second[3_200:])
-        socket.send(CLOSE)
-        later = check_flux([*received, *messages(socket)])
+    with WireStream(server, "flux") as stream:
+        stream.send(first + second[:3_200])
+        stream.until('"EndOfTurn"')
+        for frame in (configure, second[3_200:], CLOSE):
+            stream.send(frame)
+        stream.rest()
+    later = check_flux(stream.frames)
     assert ends(at_once) == ends(later) == [("One.", "model"), ("Two.", "timeout")]
 
 
 def test_the_hint_chooses_the_language_that_events_have(live_server: Start) -> None:
     server, found = live_server(model=two_models()), {}
     for hint in ("en", "es"):
-        url = f"ws://{server.host}/v2/listen?{MULTILINGUAL}&language_hint={hint}"
-        with connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S) as socket:
-            socket.send(spell("one").tobytes() + silence(1.2).tobytes())
-            socket.send(CLOSE)
-            turns = check_flux(list(messages(socket)))
+        audio = spell("one").tobytes() + silence(1.2).tobytes()
+        turns = check_flux(converse(server, audio, CLOSE, model="flux-general-multi", language_hint=hint))
         assert {tuple(turn["languages"]) for turn in turns} == {(hint,)}
         assert {tuple(turn["languages_hinted"]) for turn in turns} == {(hint,)}
         found[hint] = turns[-1]["transcript"].lower().strip(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any, Self
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -34,9 +34,9 @@ class WireStream:
         subprotocols: Any = None,
         **query: Any,
     ) -> None:
-        """`host` and `path` are those of another port; the query is added to the protocol's."""
-        target = PATHS[protocol] if not path else f"{path}?"
-        url = f"ws://{host or server.host}{target}&{urlencode(query, doseq=True)}"
+        """`host` and `path` are those of another port; the query overrides the protocol's."""
+        path, _, given = (path or PATHS[protocol]).partition("?")
+        url = f"ws://{host or server.host}{path}?{urlencode(dict(parse_qsl(given)) | query, doseq=True)}"
         headers = {"Authorization": f"Token {key}"} if key else headers
         options: Any = {
             "open_timeout": WAIT_S,

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
 
 from server.models.selection import ModelNames
 from server.protocols.openai.messages import MAX_AUDIO_BYTES, MAX_EVENT_BYTES
@@ -18,19 +16,20 @@ from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import SESSION, FieldKind, SessionSettings, Tree
 from server.recognition.messages import Endpoint
 from server.streaming.adapter import Bias, Switch
+from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions
-from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]
-MODELS = ModelNames({"english": ("en",), "iberia": ("es", "pt")}, {"*": "default"})
 
 
 def adapter(*, lenient: bool = False) -> RealtimeAdapter:
-    made = SessionSettings("english")
-    return RealtimeAdapter("s1", made, MODELS, model_rate=RATE, min_silence_ms=400.0, lenient=lenient)
+    names = ModelNames({"english": ("en",), "iberia": ("es", "pt")}, {"*": "default"})
+    return RealtimeAdapter(
+        "s1", SessionSettings("english"), names, model_rate=RATE, min_silence_ms=400.0, lenient=lenient
+    )
 
 
 def send(talk: RealtimeAdapter, event: Json) -> tuple[list[Json], list[Any]]:
@@ -71,16 +70,6 @@ def paths(tree: Tree = SESSION, path: str = "session") -> Iterator[tuple[str, Fi
             yield from paths(below, here)
 
 
-OBJECTS = ["session", *(path for path, kind in paths() if kind is None)]
-
-
-@pytest.mark.parametrize("path", OBJECTS)
-def test_an_unknown_field_at_any_depth_is_named_by_its_path(path: str) -> None:
-    for value in (None, 1, "x", {}, [1]):
-        frame = update(nested(f"{path}.unheard_of", value))
-        assert (frame["error"]["code"], frame["error"]["param"]) == ("unknown_parameter", f"{path}.unheard_of")
-
-
 def test_every_unknown_field_of_an_update_is_named_and_nothing_changes() -> None:
     talk = adapter()
     session = of_input(format={"type": "audio/pcmu", "bits": 8}, vad=1) | {"voice": "alloy"}
@@ -108,14 +97,9 @@ def test_the_unsupported_fields_are_those_of_this_test() -> None:
 
 
 @pytest.mark.parametrize("path", UNSUPPORTED)
-def test_an_unsupported_field_is_refused_by_its_path_unless_the_server_is_lenient(path: str) -> None:
-    frame = update(nested(path, UNSUPPORTED[path]))
-    assert (frame["error"]["code"], frame["error"]["param"]) == ("unsupported_parameter", path)
-    assert (
-        "not supported by this server" in frame["error"]["message"] or "are not supported" in frame["error"]["message"]
-    )
+def test_an_unsupported_field_is_accepted_by_a_lenient_server(path: str) -> None:
     assert update(nested(path, UNSUPPORTED[path]), lenient=True)["type"] == "session.updated"
-    if path.rpartition(".")[2] not in ("type", "language", "model"):
+    if path.rpartition(".")[2] not in ("language", "model"):
         assert update(nested(path, None))["type"] == "session.updated", "null requests nothing"
 
 
@@ -195,69 +179,41 @@ def test_a_list_of_languages_sets_the_language() -> None:
 # Large appends
 
 
-def append(data: bytes) -> str:
-    return json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode()})
+def append(data: bytes) -> Json:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode()}
 
 
-def test_an_append_is_limited_to_15_mebibytes() -> None:
-    talk = adapter()
-    assert len(audio_of(talk.text(append(bytes(MAX_AUDIO_BYTES))))) == pytest.approx(MAX_AUDIO_BYTES / 3, abs=400)
-    (error,) = frames_of(talk.text(append(bytes(MAX_AUDIO_BYTES + 1))))
-    assert (error["error"]["code"], error["error"]["param"]) == ("invalid_value", "audio")
-    assert "15 MiB" in error["error"]["message"]
-
-
-def dial(server: LiveServer) -> ClientConnection:
-    url = f"ws://{server.host}/v1/realtime?intent=transcription"
-    return connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S, max_size=None)
-
-
-def until(socket: ClientConnection, ending: str) -> Json:
-    while True:
-        event: Json = json.loads(socket.recv(timeout=WAIT_S))
-        if event["type"].endswith(ending):
-            return event
-
-
-def manual(socket: ClientConnection) -> None:
-    session = of_input(format={"type": "audio/pcm", "rate": 16_000}, turn_detection=None)
-    socket.send(json.dumps({"type": "session.update", "session": session}))
-    until(socket, "session.updated")
+def test_an_append_may_have_15_mebibytes() -> None:
+    actions = adapter().text(json.dumps(append(bytes(MAX_AUDIO_BYTES))))
+    assert len(audio_of(actions)) == pytest.approx(MAX_AUDIO_BYTES / 3, abs=400)
 
 
 def test_an_append_of_minutes_is_recognized_completely_and_in_order(live_server: Start) -> None:
     audio = np.concatenate([spell("first "), silence(90.0), spell("last")])
     assert len(audio) * 2 > 2**20
-    with dial(live_server(max_backlog_s=6.0)) as socket:
-        manual(socket)
-        socket.send(append(audio.tobytes()))
-        socket.send('{"type":"input_audio_buffer.commit"}')
-        assert until(socket, ".completed")["transcript"] == "first last"
+    with WireStream(live_server(max_backlog_s=6.0), "openai") as stream:
+        stream.send({"type": "session.update", "session": of_input(turn_detection=None)})
+        stream.send(append(audio.tobytes()))
+        assert stream.finish() == 1000
+    assert stream.texts() == ["first last"]
 
 
 def test_a_message_over_the_size_limit_gets_an_error_event_before_1009(live_server: Start) -> None:
     server = live_server()
-    with dial(server) as socket:
-        manual(socket)
-        socket.send("x" * (MAX_EVENT_BYTES + 1))
-        error = until(socket, "error")["error"]
-        assert (error["param"], error["code"]) == ("audio", "invalid_value")
-        with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=WAIT_S)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1009
+    with WireStream(server, "openai") as stream:
+        stream.send("x" * (MAX_EVENT_BYTES + 1))
+        assert stream.rest()[0] == 1009
+    error = stream.frames[-1]["error"]
+    assert (error["param"], error["code"]) == ("audio", "invalid_value")
     server.wait_idle()
 
 
 def test_a_drain_while_a_large_append_waits_closes_with_1012(live_server: Start) -> None:
     server = live_server(drain_timeout_s=0.0, max_backlog_s=3.0)
-    with dial(server) as socket:
-        manual(socket)
-        socket.send(append(silence(400.0).tobytes()))
-        socket.send(append(spell("never").tobytes()))
+    with WireStream(server, "openai") as stream:
+        stream.send(append(silence(400.0).tobytes()))
+        stream.send(append(spell("never").tobytes()))
         server.server.handle_exit(15, None)
-        with pytest.raises(ConnectionClosed) as closed:
-            until(socket, "error")
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1012
+        assert stream.rest()[0] == 1012
+    assert "error" not in [frame["type"] for frame in stream.frames]
     server.join()
