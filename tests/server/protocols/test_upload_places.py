@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import httpx
 import pytest
@@ -20,7 +18,7 @@ from server.protocols import upload_places
 from server.protocols.upload import Upload
 from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
 from server.settings import UPLOADS_A_PLACE
-from tests.support.protocols.bare_http import dialed, rest
+from tests.support.protocols.bare_http import LISTEN, rest, uploading
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
@@ -133,21 +131,8 @@ def test_a_body_is_too_slow_if_it_is_below_the_minimum_rate_after_the_grace_peri
     assert place.too_slow_at(1_000) == T0 + GRACE_S + 5
 
 
-LISTEN = "POST /v1/listen HTTP/1.1\r\nHost: x\r\n"
 FORM = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
 GOOD = encoded(spell("served"), "WAV")
-
-
-@contextmanager
-def uploading(server: LiveServer, body: bytes, *, head: str = LISTEN, length: int = 0, count: int = 1) -> Iterator[Any]:
-    """Begin uploads, and cut them at the end; of a `length` above that of the body the rest is not sent."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(dialed(server)) for _ in range(count)]
-        for bare in sockets:
-            bare.sendall(f"{head}Content-Length: {length or len(body)}\r\n\r\n".encode() + body)
-        yield sockets
-        for bare in sockets:
-            bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
 def wait_for(server: LiveServer, stage: str, count: int) -> None:

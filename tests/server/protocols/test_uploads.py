@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import Callable
 
 import numpy as np
@@ -11,27 +9,31 @@ import pytest
 
 from server.protocols import uploads
 from tests.support.audio.media_files import container
-from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import GatedSpellingModel, silence, spell
+from tests.support.protocols.bare_http import LISTEN, rest, uploading
+from tests.support.servers.live_server import LiveServer
+from tests.support.servers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 
 
 @pytest.mark.parametrize(
-    ("kind", "subtype", "rate"),
-    [("WAV", "PCM_16", 16_000), ("FLAC", None, 16_000), ("WAV", "FLOAT", 16_000), ("WAV", "PCM_16", 48_000)],
+    ("kind", "subtype", "rate", "content_type"),
+    [
+        ("WAV", "PCM_16", 16_000, "audio/wav"),
+        ("FLAC", None, 16_000, "audio/x-anything; rate=1"),
+        ("WAV", "FLOAT", 16_000, "application/octet-stream"),
+        ("WAV", "PCM_16", 48_000, None),
+    ],
 )
-def test_a_recording_is_transcribed_with_all_fields(
-    live_server: Start, kind: str, subtype: str | None, rate: int
+def test_a_recording_is_transcribed_with_all_fields_for_any_content_type(
+    live_server: Start, kind: str, subtype: str | None, rate: int, content_type: str | None
 ) -> None:
     server = live_server()
     audio = np.concatenate([spell("hello", rate), silence(3.0, rate), spell("world", rate)])
     body = encoded(audio if subtype != "FLOAT" else audio / 32_768, kind, rate, subtype)
-    response = server.http.post(
-        "/v1/listen?model=nova-3&keyterm=x", content=body, headers={"Content-Type": "audio/wav"}
-    )
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    response = server.http.post("/v1/listen?model=nova-3&keyterm=x", content=body, headers=headers)
     answer = response.json()
     assert response.status_code == 200
     assert said(answer) == "hello world" or said(answer) == "helloworld"  # no space was spelled
@@ -84,11 +86,10 @@ def test_an_upload_that_ends_before_its_audio_is_refused(live_server: Start, kin
 
 
 def test_a_body_that_is_announced_too_large_is_refused_before_it_is_sent(live_server: Start) -> None:
-    host, _, port = live_server(max_upload_bytes=20_000).host.rpartition(":")
-    for path in ("/v1/listen", "/v1/audio/transcriptions"):
-        with socket.create_connection((host, int(port)), WAIT_S) as client:
-            client.sendall(f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 20001\r\n\r\n".encode())
-            assert client.recv(4_096).startswith(b"HTTP/1.1 413 ")
+    server = live_server(max_upload_bytes=20_000)
+    for head in (LISTEN, LISTEN.replace("listen", "audio/transcriptions")):
+        with uploading(server, b"", head=head, length=20_001) as (bare,):
+            assert rest(bare).startswith(b"HTTP/1.1 413 ")
 
 
 def test_damaged_and_too_long_recordings_are_refused_and_their_slots_released(live_server: Start) -> None:
@@ -104,67 +105,10 @@ def test_stalled_and_aborted_bodies_are_ended_and_their_place_released(
 ) -> None:
     monkeypatch.setattr(uploads, "BODY_TIMEOUT_S", 0.2)
     server = live_server(max_uploads=1)
-    head = b"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nRIFF"
-
-    async def begin(*, wait: bool) -> bytes:
-        reader, writer = await asyncio.open_connection(*server.host.split(":"))
-        writer.write(head)
-        answer = await reader.readline() if wait else b""
-        writer.transport.abort()
-        return answer
-
-    assert asyncio.run(begin(wait=True)).startswith(b"HTTP/1.1 408 ")
-    asyncio.run(begin(wait=False))
-    assert asyncio.run(begin(wait=True)).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))
+    with uploading(server, b"RIFF", length=1_000) as (bare,):
+        assert rest(bare).startswith(b"HTTP/1.1 408 ")
+    with uploading(server, b"RIFF", length=1_000):
+        pass
+    with uploading(server, b"RIFF", length=1_000) as (bare,):
+        assert rest(bare).startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 503 "))
     server.wait_idle()
-
-
-def test_a_full_server_refuses_uploads_too(live_server: Start) -> None:
-    server = live_server(max_streams=1)
-    body = encoded(spell("hi"), "WAV")
-    with server.listen():
-        response = server.http.post("/v1/listen", content=body)
-        assert response.status_code == 503
-        assert "Retry-After" in response.headers
-    server.wait_idle()
-    assert said(server.http.post("/v1/listen", content=body).json()) == "hi"
-
-
-def test_a_live_stream_is_served_during_an_upload(live_server: Start) -> None:
-    model = GatedSpellingModel()
-    server = live_server(model=model)
-    text = "abcdefgh " * 100
-    model.shut()
-
-    async def both() -> str:
-        upload = asyncio.create_task(
-            asyncio.to_thread(server.http.post, "/v1/listen", content=encoded(spell(text), "FLAC"))
-        )
-        await asyncio.to_thread(model.wait_inside)
-        with server.listen() as client:
-            client.send(spell("live"))
-            client.say("CloseStream")
-            model.open()
-            frames = await asyncio.to_thread(client.rest)
-            assert transcript(frames[0]) == "live"
-        return said((await upload).json())
-
-    assert asyncio.run(both()) == text.strip()
-
-
-def test_an_upload_of_a_disconnected_client_releases_its_slot(live_server: Start) -> None:
-    model = GatedSpellingModel()
-    server = live_server(model=model)
-    body = encoded(spell("abcdefgh " * 800), "FLAC")
-    model.shut()
-
-    async def give_up() -> None:
-        _, writer = await asyncio.open_connection(*server.host.split(":"))
-        writer.write(f"POST /v1/listen HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        await asyncio.to_thread(model.wait_inside)
-        writer.transport.abort()
-
-    asyncio.run(give_up())
-    model.open()
-    server.wait_idle()
-    assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="upload"}') == 1

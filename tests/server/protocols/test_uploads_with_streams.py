@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from server.recognition import recognizer
-from tests.support.protocols.bare_http import dialed, rest
+from tests.support.protocols.bare_http import LISTEN, rest, uploading
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, spell
@@ -26,7 +26,7 @@ STEREO = "/v1/listen?multichannel=true"
 
 
 @contextmanager
-def uploading(server: LiveServer, number: int, path: str = "/v1/listen") -> Iterator[list[Future[httpx.Response]]]:
+def recognizing(server: LiveServer, number: int, path: str = "/v1/listen") -> Iterator[list[Future[httpx.Response]]]:
     """Keep recordings of two channels each in recognition."""
     body = encoded(np.stack([spell(TEXT)] * 2, axis=1), "FLAC")
     with ThreadPoolExecutor(number) as pool:
@@ -48,7 +48,7 @@ def test_live_streams_are_admitted_up_to_the_limit_while_every_upload_place_is_t
     model = GatedSpellingModel()
     server = live_server(model=model, max_streams=2, max_uploads=3)
     model.shut()
-    with uploading(server, 3, path) as answers, ExitStack() as opened:
+    with recognizing(server, 3, path) as answers, ExitStack() as opened:
         streams = [opened.enter_context(server.listen()) for _ in range(2)]
         with pytest.raises(InvalidStatus) as refused:
             server.listen()
@@ -67,7 +67,7 @@ def test_uploads_do_not_count_in_the_autoscaling_gauge(live_server: Start) -> No
     model = GatedSpellingModel()
     server = live_server(model=model)
     model.shut()
-    with uploading(server, 2, STEREO) as answers:
+    with recognizing(server, 2, STEREO) as answers:
         assert (stage(server, "recognizing"), server.metric("tutti_sessions_active")) == (2, 0)
         with server.listen() as client:
             assert server.metric("tutti_sessions_active") == 1
@@ -83,7 +83,7 @@ def test_uploads_do_not_change_the_capacity_estimate(live_server: Start) -> None
     model = GatedSpellingModel()
     server = live_server(model=model, max_streams="auto", latency_budget_ms=0.001)  # an estimate of one stream
     model.shut()
-    with uploading(server, 3) as answers, server.listen() as client:
+    with recognizing(server, 3) as answers, server.listen() as client:
         client.send(spell("live"))
         model.open()
         assert transcript(client.finish()) == "live"
@@ -91,32 +91,24 @@ def test_uploads_do_not_change_the_capacity_estimate(live_server: Start) -> None
     server.wait_idle()
 
 
-class Arriving:
-    """Start an upload before a live stream fills the server; its body is still being received."""
-
-    def __init__(self, server: LiveServer, bare: socket.socket) -> None:
-        self._bare, self._body = bare, spell("waited").tobytes()
-        head = "POST /v1/listen?encoding=linear16&sample_rate=16000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-        bare.sendall(f"{head}Content-Length: {len(self._body)}\r\n\r\n".encode() + self._body[:100])
-        while stage(server, "receiving") < 1:
-            pass
-
-    def arrive(self) -> None:
-        self._bare.sendall(self._body[100:])
-
-    def answer(self) -> httpx.Response:
-        head, _, body = rest(self._bare).partition(b"\r\n\r\n")
-        status, *lines = head.decode().split("\r\n")
-        return httpx.Response(int(status.split()[1]), headers=[line.split(": ", 1) for line in lines], content=body)
+WAITED = spell("waited").tobytes()
+RAW_HEAD = LISTEN.replace(" HTTP", "?encoding=linear16&sample_rate=16000 HTTP")
 
 
 @contextmanager
-def filled(server: LiveServer) -> Iterator[tuple[Client, Arriving]]:
-    """Open the only live stream that fits, and an upload that started before it."""
-    with dialed(server) as bare:
-        upload = Arriving(server, bare)
+def filled(server: LiveServer) -> Iterator[tuple[Client, socket.socket]]:
+    """Open the only live stream that fits, and an upload that started before it, whose body still arrives."""
+    with uploading(server, WAITED[:100], head=RAW_HEAD, length=len(WAITED)) as (bare,):
+        while stage(server, "receiving") < 1:
+            pass
         with server.listen() as client:
-            yield client, upload
+            yield client, bare
+
+
+def answer_of(bare: socket.socket) -> httpx.Response:
+    head, _, body = rest(bare).partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    return httpx.Response(int(status.split()[1]), headers=[line.split(": ", 1) for line in lines], content=body)
 
 
 def test_a_recording_on_a_full_server_waits_for_a_live_stream_to_end(live_server: Start) -> None:
@@ -124,12 +116,12 @@ def test_a_recording_on_a_full_server_waits_for_a_live_stream_to_end(live_server
     with filled(server) as (client, upload):
         with pytest.raises(InvalidStatus):
             server.listen()
-        upload.arrive()
+        upload.sendall(WAITED[100:])
         server.wait_until(lambda: server.replica.sessions.count("upload") == 1)
         assert (stage(server, "waiting"), stage(server, "recognizing")) == (1, 0)
         assert server.replica.models.slots_used == 1
         client.finish()
-        assert said(upload.answer().json()) == "waited"
+        assert said(answer_of(upload).json()) == "waited"
     server.wait_idle()
     assert stage(server, "waiting") == 0
 
@@ -140,8 +132,8 @@ def test_a_recording_that_waited_too_long_is_refused_by_name(
     monkeypatch.setattr(recognizer, "BACKGROUND_BUDGET_S", 0.1)
     server = live_server(max_streams=1)
     with filled(server) as (client, upload):
-        upload.arrive()
-        answer = upload.answer()
+        upload.sendall(WAITED[100:])
+        answer = answer_of(upload)
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
         assert "live streams" in answer.json()["err_msg"]
@@ -157,9 +149,9 @@ def test_a_recording_that_waits_while_the_server_drains_is_recognized_once_live_
 ) -> None:
     server = live_server(max_streams=1)
     with filled(server) as (client, upload):
-        upload.arrive()
+        upload.sendall(WAITED[100:])
         server.wait_until(lambda: server.replica.sessions.count("upload") == 1)
         server.server.loop.call_soon_threadsafe(server.replica.drain.begin)
         client.send(spell("live"))
         assert transcript(client.finish()) == "live"
-        assert said(upload.answer().json()) == "waited"
+        assert said(answer_of(upload).json()) == "waited"

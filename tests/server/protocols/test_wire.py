@@ -20,9 +20,9 @@ from tests.support.protocols.protocol_bench import END, PROTOCOLS
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.app_bench import text_of
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.live_server import LiveServer
+from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import poison
+from tests.support.servers.spelling import poison, spell
 
 Start = Callable[..., LiveServer]
 LABELS = {"listen": "deepgram", "resumable": "deepgram"}
@@ -33,6 +33,10 @@ each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_stream_gets_its_words_and_a_normal_close(live_server: Start, protocol: str) -> None:
     server = live_server()
     with WireStream(server, protocol) as stream:
+        assert stream.socket.request is not None
+        assert stream.socket.response is not None
+        assert "permessage-deflate" in stream.socket.request.headers["Sec-WebSocket-Extensions"]
+        assert "Sec-WebSocket-Extensions" not in stream.socket.response.headers, "compression is declined"
         stream.say("hello there")
         stream.say("you", 0.0)
         assert stream.finish() == 1000
@@ -115,6 +119,19 @@ def test_damaged_messages_are_answered_without_a_cut_or_an_error_in_the_log(live
         server.wait_idle()
     assert closes.keys() <= {1000, 1008}, closes
     assert not [line for line in lines if line["log_level"] in ("error", "critical")]
+
+
+def test_a_tag_appears_only_in_the_log(live_server: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    server = live_server()
+    with server.listen(tag="night\nshift") as client:
+        client.send(spell("hi"))
+        frames = client.finish()
+    server.wait_idle()
+    assert transcript(frames) == "hi"
+    assert "night" not in str(frames)
+    (opened,) = [line for line in capsys.readouterr().out.splitlines() if "stream opened" in line]
+    assert "night?shift" in opened
+    assert "night" not in server.http.get("/metrics").text
 
 
 @pytest.mark.parametrize("path", ["/", "/any/path"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
+
+LISTEN = "POST /v1/listen HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
 
 
 @contextmanager
@@ -27,6 +29,20 @@ def rest(bare: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return b"".join(parts)
+
+
+@contextmanager
+def uploading(
+    server: LiveServer, body: bytes, *, head: str = LISTEN, length: int = 0, count: int = 1
+) -> Iterator[list[socket.socket]]:
+    """Begin uploads, and cut them at the end; of a `length` above that of the body the rest is not sent."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(dialed(server)) for _ in range(count)]
+        for bare in sockets:
+            bare.sendall(f"{head}Content-Length: {length or len(body)}\r\n\r\n".encode() + body)
+        yield sockets
+        for bare in sockets:
+            bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
 def client_that_does_not_read(server: LiveServer, **query: object) -> socket.socket:

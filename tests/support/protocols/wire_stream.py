@@ -45,7 +45,7 @@ class WireStream:
             "legacy": True,
         }
         self.protocol = protocol
-        self.socket = connect(url, compression=None, additional_headers=headers, subprotocols=subprotocols, **options)
+        self.socket = connect(url, additional_headers=headers, subprotocols=subprotocols, **options)
         self.frames: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:

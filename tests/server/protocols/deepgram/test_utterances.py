@@ -8,7 +8,6 @@ from typing import Any
 from server.protocols.deepgram.transcript import utterances
 from server.text.formatting import FormattedWord
 from tests.server.recognition.results.test_spoken_order import LONG, TALK
-from tests.support.needs import need_package
 from tests.support.servers.adapters import words
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.uploaded import encoded
@@ -62,20 +61,3 @@ def test_a_recording_of_two_people_is_one_conversation(live_server: Start) -> No
     assert [one["transcript"] for one in mixed["results"]["utterances"]] == [LONG, "nothing"]
     assert not {"speaker", "overlap"} & set(mixed["results"]["utterances"][0])
     assert without["results"]["utterances"] == []
-
-
-def test_the_deepgram_sdk_reads_the_utterances_of_a_recording(live_server: Start) -> None:
-    need_package("deepgram")
-    from deepgram import DeepgramClient
-    from deepgram.environment import DeepgramClientEnvironment
-
-    http, ws = f"http://{(server := live_server()).host}", f"ws://{server.host}"
-    here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
-    options: Any = {"multichannel": True, "utterances": True, "utt_split": 0.5}
-    client = DeepgramClient(api_key="any", environment=here)
-    answer: Any = client.listen.v1.media.transcribe_file(request=encoded(TALK, "WAV"), model="nova-3", **options)
-    found = answer.results.utterances
-    assert [(one.speaker, one.channel, one.words[0].speaker) for one in found] == [
-        (0, 0, 0), (1, 1, 1), (1, 1, 1), (0, 0, 0),
-    ]  # fmt: skip
-    assert found[1].transcript == "yes"

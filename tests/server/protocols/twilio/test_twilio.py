@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
 from websockets.sync.server import ServerConnection, serve
 
 from server.audio.pcm import PCM
@@ -23,11 +21,14 @@ from server.protocols.twilio.adapter import TwilioAdapter
 from server.protocols.twilio.endpoint import signature
 from server.recognition.events import Closed, Final, FinalReason
 from server.streaming.adapter import Finish
+from server.tools.evaluate import coded
+from tests.support.protocols.protocol_bench import final_text
 from tests.support.protocols.protocol_bench import twilio as twilio_stream
+from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.adapters import audio_of, frames_of, other_actions, words
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]
@@ -35,12 +36,7 @@ NAMES = {"streamSid": "MZ1", "callSid": "CA1", "track": "inbound"}
 
 
 def mulaw(audio: PCM) -> bytes:
-    """Return the nearest code of each sample; the spelling model's levels survive, being far apart."""
-    table = mulaw_table().astype(np.int32)
-    order = np.argsort(table)
-    places = np.clip(np.searchsorted(table[order], audio), 1, len(table) - 1)
-    below, above = order[places - 1], order[places]
-    return np.where(audio - table[below] < table[above] - audio, below, above).astype(np.uint8).tobytes()
+    return coded(audio, mulaw_table()).tobytes()
 
 
 def start(**form: Any) -> str:
@@ -101,40 +97,6 @@ def test_the_signature_is_that_of_twilios_example() -> None:
 
 # On sockets
 
-CALL = np.concatenate([spell("hello", 8_000), silence(1.0, 8_000), spell("you", 8_000)])
-
-
-def dial(server: LiveServer, query: str = "", headers: dict[str, str] | None = None) -> ClientConnection:
-    url = f"ws://{server.host}/v1/twilio{query}"
-    return connect(url, additional_headers=headers, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S)
-
-
-def call(socket: ClientConnection) -> None:
-    """Send the whole call, then close."""
-    socket.send(CONNECTED)
-    socket.send(start())
-    data = mulaw(CALL)
-    for at in range(0, len(data), 160):
-        socket.send(media(data[at : at + 160]))
-    socket.send(STOP)
-
-
-def close_of(socket: ClientConnection) -> int:
-    def read() -> None:
-        while True:
-            socket.recv(timeout=WAIT_S)
-
-    with pytest.raises(ConnectionClosed) as closed:
-        read()
-    assert closed.value.rcvd is not None
-    return closed.value.rcvd.code
-
-
-def transcripts(frames: list[Json]) -> list[str]:
-    results = [frame["result"] for frame in frames if frame["event"] == "transcript"]
-    finals = [result for result in results if result["type"] == "Results" and result["is_final"]]
-    return [text for final in finals if (text := final["channel"]["alternatives"][0]["transcript"])]
-
 
 @contextmanager
 def destination() -> Iterator[tuple[str, queue.SimpleQueue[Json | None]]]:
@@ -159,33 +121,32 @@ def destination() -> Iterator[tuple[str, queue.SimpleQueue[Json | None]]]:
 def test_text_is_forwarded_to_the_operators_url(live_server: Start) -> None:
     with destination() as (url, received):
         server = live_server(twilio_forward_url=url)
-        with dial(server) as socket:
-            call(socket)
-            assert close_of(socket) == 1000
+        with WireStream(server, "twilio", reply="false") as stream:
+            stream.say("hello")
+            stream.say("you")
+            assert stream.finish() == 1000
         frames: list[Json] = []
         while (frame := received.get(timeout=WAIT_S)) is not None:
             frames.append(frame)
         server.wait_idle()
-    assert frames[0] == {"event": "start"} | NAMES
-    assert transcripts(frames) == ["hello", "you"]
-    assert frames[-1]["event"] == "stop"
+    assert [frame["event"] for frame in (frames[0], frames[-1])] == ["start", "stop"]
+    assert [text for frame in frames if (text := final_text("twilio", frame))] == ["hello", "you"]
 
 
 def test_an_unreachable_forward_url_ends_the_stream(live_server: Start) -> None:
     with destination() as (url, _):
         pass
     server = live_server(twilio_forward_url=url)
-    with dial(server) as socket:
-        socket.send(start())
-        assert close_of(socket) == 1011
+    with WireStream(server, "twilio", reply="false") as stream:
+        assert stream.rest()[0] == 1011
     server.wait_idle()
 
 
 def test_calls_of_an_operator_with_an_auth_token_need_twilios_signature(live_server: Start) -> None:
     url = "wss://calls.example.org/v1/twilio"
     signed = live_server(api_keys=["k3y"], twilio_auth_token="t0ken", twilio_public_url=url)
-    with dial(signed, "?reply=true", {"X-Twilio-Signature": signature(url, "t0ken")}):
+    with WireStream(signed, "twilio", headers={"X-Twilio-Signature": signature(url, "t0ken")}):
         pass
     with pytest.raises(InvalidStatus) as refused:
-        dial(signed, "?reply=true", {"X-Twilio-Signature": signature(url, "guessed")})
+        WireStream(signed, "twilio", headers={"X-Twilio-Signature": signature(url, "guessed")})
     assert refused.value.response.status_code == 401

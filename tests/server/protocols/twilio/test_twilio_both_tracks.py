@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from server.protocols.twilio.adapter import LAG_S, TwilioAdapter
 from server.streaming.adapter import PushAudio
-from tests.server.protocols.twilio.test_twilio import CONNECTED, STOP, dial, mulaw, start
+from tests.server.protocols.twilio.test_twilio import CONNECTED, STOP, mulaw, start
 from tests.server.recognition.results.test_spoken_order import LONG, TALE_S, conversation
 from tests.support.protocols.protocol_bench import twilio as twilio_stream
+from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.adapters import RATE
-from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
 
@@ -44,16 +44,12 @@ def call(*said: tuple[int, float, str], length_s: float) -> Iterator[str]:
     yield STOP
 
 
-def received(server: LiveServer, messages: Iterator[str], query: str) -> list[dict[str, Any]]:
-    frames: list[dict[str, Any]] = []
-    with dial(server, f"?reply=true&track=both{query}") as socket:
-        for message in messages:
-            socket.send(message)
-        try:
-            while True:
-                frames.append(json.loads(socket.recv(timeout=WAIT_S)))
-        except ConnectionClosed:
-            return frames
+def received(server: LiveServer, messages: Iterator[str], **query: str) -> list[dict[str, Any]]:
+    stream = WireStream(server, "twilio", track="both", **query)
+    for message in messages:
+        stream.send(message)
+    stream.rest()
+    return stream.frames
 
 
 def texts(frames: list[dict[str, Any]]) -> list[tuple[str, int, str, bool | None]]:
@@ -69,7 +65,7 @@ def test_both_sides_of_a_call_are_one_conversation(live_server: Start) -> None:
     server = live_server()
     said = ((0, 0.2, LONG), (1, 1.0, "yes"), (1, TALE_S + 1.5, "and then"), (0, TALE_S + 3.5, "nothing"))
     length_s = TALE_S + 6
-    frames = received(server, call(*said, length_s=length_s), "&utterances=true")
+    frames = received(server, call(*said, length_s=length_s), utterances="true")
     assert texts(frames) == [
         ("inbound", 0, LONG, True),
         ("outbound", 1, "yes", True),
@@ -82,7 +78,7 @@ def test_both_sides_of_a_call_are_one_conversation(live_server: Start) -> None:
     ]
     metadata = next(f["result"] for f in frames if f.get("result", {}).get("type") == "Metadata")
     assert (metadata["channels"], metadata["duration"]) == (2, pytest.approx(length_s, abs=0.1))
-    assert {one[:3] for one in texts(received(server, call(*said, length_s=length_s), ""))} == {
+    assert {one[:3] for one in texts(received(server, call(*said, length_s=length_s)))} == {
         one[:3] for one in texts(frames)
     }
 
@@ -93,15 +89,14 @@ def test_a_call_of_both_tracks_counts_once_for_its_key_and_as_two_streams_for_th
     keys = tmp_path / "keys"
     keys.write_text(f"{hashlib.sha256(b'k3y').hexdigest()} bank streams=1")
     server = live_server(api_keys_file=keys)
-    with dial(server, "?reply=true&track=both&key=k3y") as socket:
-        socket.send(start())
-        assert json.loads(socket.recv(timeout=WAIT_S))["event"] == "start"
+    with WireStream(server, "twilio", track="both", key="k3y") as stream:
+        assert stream.receive()["event"] == "start"
         assert server.metric('tutti_sessions_active{protocol="twilio"}') == 2
         with pytest.raises(InvalidStatus) as refused:
-            dial(server, "?reply=true&key=k3y")
+            WireStream(server, "twilio", "k3y")
         assert refused.value.response.status_code == 429
     with pytest.raises(InvalidStatus) as refused:
-        dial(live_server(max_channels=1), "?reply=true&track=both")
+        WireStream(live_server(max_channels=1), "twilio", track="both")
     assert b"track: both needs two channels" in refused.value.response.body
 
 
