@@ -7,10 +7,13 @@ web page.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 
 from server.access.keys import Credentials, KeyRing
 from server.access.origins import is_private_name
@@ -19,6 +22,7 @@ from server.http.operations import ServiceOperations
 from server.models.registry import Phase
 from server.operations.drain import DrainReport
 from server.protocols.features import check_no_query
+from server.protocols.handshake import json_response
 from server.settings import Settings
 
 INDIRECT_HEADERS = (
@@ -114,93 +118,77 @@ def _with_query(request: Request) -> Response | None:
 
 def admin_router(operations: ServiceOperations, access: AdminAccess) -> APIRouter:
     """Return the routes of `/admin`."""
-    router = APIRouter(prefix="/admin", tags=["admin"])
-    _add_drain(router, operations, access)
-    _add_models(router, operations, access)
-    _add_engine(router, operations, access)
+
+    class Guarded(APIRoute):
+        """A route that is closed to others, and answers what is not possible with its status."""
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            answer = super().get_route_handler()
+
+            async def guarded(request: Request) -> Response:
+                if (refused := refusal_of(request, access)) is not None:
+                    return refused
+                try:
+                    return await answer(request)
+                except tuple(_FAILURES) as error:
+                    status = next(status for kind, status in _FAILURES.items() if isinstance(error, kind))
+                    return Response(f"{error}\n", status, media_type="text/plain")
+
+            return guarded
+
+    router = APIRouter(prefix="/admin", tags=["admin"], route_class=Guarded)
+    _add_drain(router, operations)
+    _add_models(router, operations)
     return router
 
 
-def _add_drain(router: APIRouter, operations: ServiceOperations, access: AdminAccess) -> None:
+def _add_drain(router: APIRouter, operations: ServiceOperations) -> None:
     @router.post("/drain", status_code=202, response_class=Response, responses={200: {}, **_STATES})
-    async def begin(request: Request) -> Response:
+    async def begin() -> Response:
         """Begin the drain, as the first SIGTERM does; the process exits at its end. 202, or 200 if already draining.
 
         A SIGTERM after this request counts as the first and does not shorten the drain.
         """
-        refused = refusal_of(request, access)
-        if refused is not None:
-            return refused
         began = await operations.begin_drain()
         return _drain_state(await operations.drain_report(), 202 if began else 200)
 
     @router.get("/drain", response_class=Response, responses=_STATES)
-    async def progress(request: Request) -> Response:
+    async def progress() -> Response:
         """Return the progress of the drain and the open sessions."""
-        return refusal_of(request, access) or _drain_state(await operations.drain_report(), 200)
+        return _drain_state(await operations.drain_report(), 200)
 
 
-def _add_models(router: APIRouter, operations: ServiceOperations, access: AdminAccess) -> None:
+def _add_models(router: APIRouter, operations: ServiceOperations) -> None:
     @router.get("/models", response_class=Response, responses=_STATES)
-    async def listed(request: Request) -> Response:
+    async def listed() -> Response:
         """List the models with their state, the default first."""
-        return refusal_of(request, access) or _json(await operations.model_states())
+        return json_response(await operations.model_states())
 
     @router.post("/models/{name}/load", response_class=Response, responses={503: {}, **_OF_A_MODEL})
-    async def load(request: Request, name: str) -> Response:
+    async def load(name: str) -> Response:
         """Load a model and answer once it accepts streams; 200, also if it was already loaded."""
-        refused = refusal_of(request, access)
-        if refused is not None:
-            return refused
-        try:
-            return _json(await operations.load(name))
-        except (UnknownModel, ModelStays, ServerNotReady) as error:
-            return _failed(error)
+        return json_response(await operations.load(name))
 
     @router.post("/models/{name}/unload", response_class=Response, responses={202: {}, **_OF_A_MODEL})
-    async def unload(request: Request, name: str) -> Response:
+    async def unload(name: str) -> Response:
         """Refuse new streams of a model and unload it when its last stream has ended: 202, or 200 if it is not loaded.
 
         A model loaded on demand is loaded again by the next request for it, others by `load`.
         """
-        refused = refusal_of(request, access)
-        if refused is not None:
-            return refused
-        try:
-            state = await operations.unload(name)
-        except (UnknownModel, ModelStays) as error:
-            return _failed(error)
-        return _json(state, 200 if state.phase is Phase.ABSENT else 202)
+        state = await operations.unload(name)
+        return json_response(state, 200 if state.phase is Phase.ABSENT else 202)
 
-
-def _add_engine(router: APIRouter, operations: ServiceOperations, access: AdminAccess) -> None:
     @router.post("/engine/restart", response_class=Response, responses={503: {}, **_STATES, 409: _OF_A_MODEL[409]})
-    async def restart(request: Request) -> Response:
+    async def restart() -> Response:
         """Start a new engine process and move all streams to it; answer once it serves.
 
         409 with one process, and if the files of a model in use have changed.
 
         Clients notice a pause of less than a second; no word is lost.
         """
-        refused = refusal_of(request, access)
-        if refused is not None:
-            return refused
-        try:
-            return _json({"seconds": round(await operations.restart_engine(), 3)})
-        except (ModelStays, ServerNotReady) as error:
-            return _failed(error)
-
-
-def _failed(error: ServerError) -> Response:
-    status = next(status for kind, status in _FAILURES.items() if isinstance(error, kind))
-    return Response(f"{error}\n", status, media_type="text/plain")
-
-
-def _json(answer: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+        return json_response({"seconds": round(await operations.restart_engine(), 3)})
 
 
 def _drain_state(report: DrainReport, status: int) -> Response:
-    return _json(
-        DrainState(report.phase, report.sessions, round(report.elapsed_s, 3), round(report.remaining_s, 3)), status
-    )
+    times = round(report.elapsed_s, 3), round(report.remaining_s, 3)
+    return json_response(DrainState(report.phase, report.sessions, *times), status)

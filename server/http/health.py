@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-import msgspec
 from fastapi import APIRouter, FastAPI, Response, WebSocket
 from starlette.types import Receive, Scope, Send
 
@@ -14,7 +13,7 @@ from server.http.unmatched import HeadAsGet
 from server.models.registry import Phase
 from server.models.selection import SHOWN
 from server.operations.logs import take_request_id
-from server.protocols.handshake import render_refusal
+from server.protocols.handshake import json_response, render_refusal
 from server.replica import Replica
 
 _NOT_READY: dict[int | str, dict[str, object]] = {503: {"description": "Not ready: starting, draining or stalled"}}
@@ -27,17 +26,17 @@ def kserve_router(replica: Replica) -> APIRouter:
 
     def readiness(*, loaded: bool = True, **answer: object) -> Response:
         ready = replica.ready and loaded
-        return _json({**answer, "ready": ready}, 200 if ready else 503)
+        return json_response({**answer, "ready": ready}, 200 if ready else 503)
 
     @router.get("", response_class=Response)
     async def server_metadata() -> Response:
         """Return name and version of the server."""
-        return _json({"name": "tutti", "version": version("tutti-asr"), "extensions": []})
+        return json_response({"name": "tutti", "version": version("tutti-asr"), "extensions": []})
 
     @router.get("/health/live", response_class=Response)
     async def live() -> Response:
         """Answer as `/healthz`: the process and its event loop are alive."""
-        return _json({"live": True})
+        return json_response({"live": True})
 
     @router.get("/health/ready", response_class=Response, responses=_NOT_READY)
     async def ready() -> Response:
@@ -49,14 +48,12 @@ def kserve_router(replica: Replica) -> APIRouter:
         """Answer as `/readyz` for a model, by its name or an alias; 503 while it is not loaded."""
         place = replica.models.known(name)
         if place is None:
-            return _json({"error": f"model {name[:SHOWN]!r} is not served here; GET /v1/models lists the models"}, 404)
+            return json_response(
+                {"error": f"model {name[:SHOWN]!r} is not served here; GET /v1/models lists the models"}, 404
+            )
         return readiness(loaded=place.phase is Phase.LOADED, name=name)
 
     return router
-
-
-def _json(answer: dict[str, object], status: int = 200) -> Response:
-    return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -79,7 +76,7 @@ def add_health(app: FastAPI, replica: Replica, operations: ServiceOperations) ->
     @app.get("/v1/status", response_class=Response)
     async def status() -> Response:
         """Return the state of the service in the format of a self-hosted Deepgram engine."""
-        return Response(msgspec.json.encode(await operations.status()), media_type="application/json")
+        return json_response(await operations.status())
 
 
 def add_metrics(app: FastAPI, operations: ServiceOperations) -> None:

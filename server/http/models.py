@@ -10,7 +10,7 @@ from server.errors import REFUSALS, BadParameter, Refused
 from server.models.registry import Phase, RegistryEntry
 from server.models.selection import SHOWN
 from server.operations.logs import take_request_id
-from server.protocols.handshake import render_refusal
+from server.protocols.handshake import json_response, render_refusal
 from server.replica import Replica
 
 OWNER = "tutti"
@@ -68,7 +68,7 @@ def models_router(replica: Replica, created: int) -> APIRouter:
     async def models(request: Request) -> Response:
         """List the models, the default first; some are loaded by the first request for them."""
         listed = [_model(entry, created) for entry in replica.models.entries]
-        return refusal(request, take_request_id()) or _json(ModelsOut("list", listed, listed))
+        return refusal(request, take_request_id()) or json_response(ModelsOut("list", listed, listed))
 
     @router.get("/v1/models/{name}", response_class=Response)
     async def model(request: Request, name: str) -> Response:
@@ -79,7 +79,7 @@ def models_router(replica: Replica, created: int) -> APIRouter:
             return refused
         by_uuid = [entry for entry in replica.models.entries if entry.card.uuid == name]
         entry = by_uuid[0] if by_uuid else replica.models.known(name)
-        return _json(_model(entry, created)) if entry is not None else _unknown(name, request_id)
+        return json_response(_model(entry, created)) if entry is not None else _unknown(name, request_id)
 
     @router.get("/.well-known/jwks.json", response_class=Response)
     async def receipt_keys() -> Response:
@@ -111,8 +111,4 @@ def _model(entry: RegistryEntry, created: int) -> ModelOut:
 def _unknown(name: str, request_id: str) -> Response:
     said = f"model: {name[:SHOWN]!r} is not served here; GET /v1/models lists the models"
     error = {"message": said, "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
-    return _json(NoSuchModel(error, REFUSALS[BadParameter].err_code, said, request_id), 404)
-
-
-def _json(answer: msgspec.Struct, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+    return json_response(NoSuchModel(error, REFUSALS[BadParameter].err_code, said, request_id), 404)

@@ -16,7 +16,7 @@ from server.access.keys import Credentials
 from server.errors import BadParameter, ClientGone, NotAllowed, Refused
 from server.operations.logs import take_request_id
 from server.protocols.features import check_no_query, problem_of
-from server.protocols.handshake import render_refusal
+from server.protocols.handshake import json_response, render_refusal
 from server.protocols.uploads import read_body
 from server.replica import Replica
 
@@ -60,9 +60,8 @@ class TokenEndpoint:
         except ClientGone:
             return Response(status_code=499)  # nginx's status for a client that disconnected
         token = self._guard.keys.tokens.mint(caller.key.id, asked.ttl_seconds, self._time_of_day())
-        answer = msgspec.json.encode(GrantAnswer(token, asked.ttl_seconds))
         headers = {"dg-request-id": request_id, "Cache-Control": "no-store"}
-        return Response(answer, headers=headers, media_type="application/json")
+        return json_response(GrantAnswer(token, asked.ttl_seconds), headers=headers)
 
 
 def _parse(body: bytes) -> GrantRequest:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from http import HTTPMethod
 
-import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from starlette.exceptions import HTTPException
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.access.guard import CountedRefusal, Guard
 from server.errors import Refused, UnexpectedFailure, UnknownPath, WrongMethod
 from server.operations.logs import take_request_id
-from server.protocols.handshake import render_refusal
+from server.protocols.handshake import json_response, render_refusal
 from server.protocols.openai.endpoint import render_error
 
 OPENAI = re.compile(
@@ -116,8 +115,7 @@ def _render(path: str, refusal: CountedRefusal) -> Response:
     if OPENAI.match(path):
         return render_error(refusal, request_id)
     if INFERENCE.match(path):
-        body = msgspec.json.encode({"error": refusal.message})
-        return Response(body, refusal.status, media_type="application/json")
+        return json_response({"error": refusal.message}, refusal.status)
     if ADMIN.match(path):
         return Response(f"{refusal.message}\n", refusal.status, media_type="text/plain")
     return render_refusal(refusal, request_id)

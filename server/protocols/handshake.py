@@ -63,14 +63,23 @@ class RefusalBody(msgspec.Struct):
     request_id: str
 
 
+def json_response(answer: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response of an answer as JSON, or of JSON already encoded."""
+    body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
+    return Response(body, status, headers, media_type="application/json")
+
+
+def refusal_response(body: object, refusal: CountedRefusal, headers: dict[str, str]) -> Response:
+    """Return the response to a refused request, which says when to come again, in the form of any interface."""
+    retry = {} if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
+    return json_response(body, refusal.status, headers | retry)
+
+
 def render_refusal(refusal: CountedRefusal, request_id: str) -> Response:
     """Build the response to a refused request in Deepgram's form, also used by protocols that define none."""
     one_line = refusal.message.encode("ascii", "replace").decode().replace("\r", " ").replace("\n", " ")
-    headers = {"dg-error": one_line, "dg-request-id": request_id}
-    if refusal.retry_after_s is not None:
-        headers["Retry-After"] = str(refusal.retry_after_s)
-    body = msgspec.json.encode(RefusalBody(refusal.err_code, refusal.message, request_id))
-    return Response(body, refusal.status, headers, media_type="application/json")
+    body = RefusalBody(refusal.err_code, refusal.message, request_id)
+    return refusal_response(body, refusal, {"dg-error": one_line, "dg-request-id": request_id})
 
 
 class UnknownSocket:

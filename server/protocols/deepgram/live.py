@@ -33,6 +33,8 @@ from server.streaming.closing import ConnectionEvent
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.outbox import OutFrame, kind_of
 
+Change = Configure | Context | Rewind
+
 
 class DeepgramStream(Connection):
     """A connection in Deepgram's protocol."""
@@ -68,8 +70,8 @@ class DeepgramStream(Connection):
         try:
             action = parse_frame(text, len(self._session.channels))
         except BadConfigure as error:
-            why = str(error)
-            failure = self._projector.not_configured(ConfigureCode.NOT_SUPPORTED, why.removeprefix("Configure: "))
+            why = str(error).removeprefix("Configure: ")
+            failure = self._projector.failure(Configure, ConfigureCode.NOT_SUPPORTED, why)
             self._decode_queue.then(lambda: self._put(OutFrame(failure)))
             return
         except BadFrame as error:
@@ -81,29 +83,24 @@ class DeepgramStream(Connection):
                 self._finalize(channel)
             case CloseStream():
                 self._transition(ConnectionEvent.CLIENT_CLOSES)
-            case Configure():
-                asked = tuple(action.keyterms or ())
-                self._change(asked, partial(keyterms.asked_for, action.keyterms), partial(configure, asked=action))
+            case Configure(keyterms=terms):
+                self._change(action, tuple(terms or ()), partial(keyterms.asked_for, terms))
             case Context(said):
-                self._change((said,), partial(keyterms.asked_for, said=said), partial(in_context, said=said))
+                self._change(action, (said,), partial(keyterms.asked_for, said=said))
             case Rewind(keyterms=more):
-                self._change(tuple(more), partial(keyterms.asked_for, more=more), partial(rewind, asked=action))
+                self._change(action, tuple(more), partial(keyterms.asked_for, more=more))
 
-    def _change(
-        self, asked: tuple[str, ...], read: Callable[[], Sequence[Bias]], change: Callable[..., Sequence[Event] | bytes]
-    ) -> None:
-        """Change the key terms, once they are built, after the audio before; send the answer or the events."""
+    def _change(self, message: Change, terms: tuple[str, ...], read: Callable[[], Sequence[Bias]]) -> None:
+        """Apply a message once its key terms are built, after the audio before it."""
+        built = partial(self._apply, message)
+        self._once_built(terms, read, lambda why: self._decode_queue.then(partial(built, why)))
 
-        def changed(why: str | None) -> None:
-            self._decode_queue.then(lambda: self._answer(change(self._session, self._projector, unbuilt=why)))
-
-        self._once_built(asked, read, changed)
-
-    def _answer(self, found: Sequence[Event] | bytes) -> None:
-        if isinstance(found, bytes):
-            self._put(OutFrame(found))
+    def _apply(self, message: Change, unbuilt: str | None) -> None:
+        answer = applied(self._session, self._projector, message, unbuilt)
+        if isinstance(answer, bytes):
+            self._put(OutFrame(answer))
         else:
-            self.on_events(found, None)
+            self.on_events(answer, None)
 
     def on_bad_audio(self, error: MediaError) -> None:
         """Send an Error frame with the cause, then end the connection."""
@@ -119,74 +116,82 @@ class DeepgramStream(Connection):
             self._put(OutFrame(payload, kind, timing, flushed))
 
 
-def configure(session: Session, projector: Projector, asked: Configure, *, unbuilt: str | None = None) -> bytes:
-    """Apply a Configure message (only key terms can change); return the answer, which lists the key terms in force.
+def applied(session: Session, projector: Projector, message: Change, unbuilt: str | None) -> Sequence[Event] | bytes:
+    """Change what a stream favors, or decode it again; return the events, or the answer.
 
-    `unbuilt`: why its terms could not be built, here and below.
+    `unbuilt`: why the key terms of the message could not be built.
     """
-    problem, phrases = _problem(session, projector, asked), asked.keyterms
-    if problem is not None:
-        return projector.not_configured(*problem)
-    if phrases is None or tuple(phrases) == session.keyterms.current.phrases:
-        return projector.configured(session.keyterms.current.phrases)
-    if unbuilt is not None:
-        return projector.not_configured(ConfigureCode.ALREADY_PENDING, unbuilt)
     try:
-        session.keyterms.replace_phrases(phrases)
+        match message:
+            case Configure():
+                return _configure(session, projector, message, unbuilt)
+            case Context(said):
+                return _add_context(session, projector, said, unbuilt)
+            case Rewind():
+                return _rewind(session, message, unbuilt)
+    except NotPossible as error:
+        code, why = error.code, str(error)
     except KeytermsTooOften as error:
-        return projector.not_configured(ConfigureCode.ALREADY_PENDING, str(error))
+        code, why = ConfigureCode.ALREADY_PENDING, str(error)
     except BiasError as error:
-        return projector.not_configured(ConfigureCode.KEYTERM_LIMIT_EXCEEDED, str(error))
-    return projector.configured(session.keyterms.current.phrases)
+        code, why = ConfigureCode.KEYTERM_LIMIT_EXCEEDED, str(error)
+        why = f"keyterms: {why}" if isinstance(message, Rewind) else why
+    return projector.failure(type(message), code, why)
 
 
-def _problem(session: Session, projector: Projector, asked: Configure) -> tuple[ConfigureCode, str] | None:
-    """Return why a change is not possible in this stream, None if it may be."""
-    unsupported = asked.unsupported(projector.request.switches)
-    if unsupported:
+class NotPossible(Exception):
+    """A message that this stream does not support at all, or not now; `code` is that of the answer."""
+
+    def __init__(self, code: ConfigureCode, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+def _check_built(unbuilt: str | None) -> None:
+    if unbuilt is not None:
+        raise NotPossible(ConfigureCode.ALREADY_PENDING, unbuilt)
+
+
+def _configure(session: Session, projector: Projector, asked: Configure, unbuilt: str | None) -> bytes:
+    """Replace the key terms, which alone can change; return the answer, which lists those in force.
+
+    Raises: NotPossible, KeytermsTooOften, BiasError, as the others below.
+    """
+    keyterms, phrases = session.keyterms, asked.keyterms
+    if unsupported := asked.unsupported(projector.request.switches):
         names = ", ".join(unsupported)[:MAX_ECHO]
-        return ConfigureCode.NOT_SUPPORTED, f"{names}: cannot be changed during a stream; only keyterms can"
-    if asked.keyterms is None or tuple(asked.keyterms) == session.keyterms.current.phrases:
-        return None
-    if projector.receipts is not None:
-        return ConfigureCode.NOT_SUPPORTED, "keyterms: cannot be changed in a stream with receipts"
-    if asked.keyterms and not session.keyterms.supported:
-        code = ConfigureCode.KEYTERMS_NOT_SUPPORTED
-        return code, "keyterms: not supported with greedy decoding; leave them out"
-    return None
+        why = f"{names}: cannot be changed during a stream; only keyterms can"
+        raise NotPossible(ConfigureCode.NOT_SUPPORTED, why)
+    if phrases is not None and tuple(phrases) != keyterms.current.phrases:
+        if projector.receipts is not None:
+            raise NotPossible(ConfigureCode.NOT_SUPPORTED, "keyterms: cannot be changed in a stream with receipts")
+        if phrases and not keyterms.supported:
+            why = "keyterms: not supported with greedy decoding; leave them out"
+            raise NotPossible(ConfigureCode.KEYTERMS_NOT_SUPPORTED, why)
+        _check_built(unbuilt)
+        keyterms.replace_phrases(phrases)
+    return projector.configured(keyterms.current.phrases)
 
 
-def in_context(session: Session, projector: Projector, said: str, *, unbuilt: str | None = None) -> bytes:
+def _add_context(session: Session, projector: Projector, said: str, unbuilt: str | None) -> bytes:
     """Favor the rare words of what another speaker said; return the answer, which lists those in force."""
     if projector.receipts is not None:
-        return projector.no_context(ConfigureCode.NOT_SUPPORTED, "text: not possible in a stream with receipts")
+        raise NotPossible(ConfigureCode.NOT_SUPPORTED, "text: not possible in a stream with receipts")
     if not session.keyterms.supported:
         why = "text: key terms are not supported with this model or decoder; leave it out"
-        return projector.no_context(ConfigureCode.KEYTERMS_NOT_SUPPORTED, why)
-    if unbuilt is not None:
-        return projector.no_context(ConfigureCode.ALREADY_PENDING, unbuilt)
-    try:
-        return projector.context(session.keyterms.add_context(said))
-    except KeytermsTooOften as error:
-        return projector.no_context(ConfigureCode.ALREADY_PENDING, str(error))
+        raise NotPossible(ConfigureCode.KEYTERMS_NOT_SUPPORTED, why)
+    _check_built(unbuilt)
+    return projector.context(session.keyterms.add_context(said))
 
 
-def rewind(
-    session: Session, projector: Projector, asked: Rewind, *, unbuilt: str | None = None
-) -> Sequence[Event] | bytes:
-    """Decode the last seconds again with more key terms; return the events, or the answer that refuses it."""
+def _rewind(session: Session, asked: Rewind, unbuilt: str | None) -> Sequence[Event]:
+    """Decode the last seconds again with more key terms; return the events."""
     most_s = session.options.rewind_s
     if not most_s:
         why = "rewind: this stream keeps nothing to decode again; set rewind=10 in the query"
-        return projector.not_rewound(ConfigureCode.NOT_SUPPORTED, why)
+        raise NotPossible(ConfigureCode.NOT_SUPPORTED, why)
     if not 0 < asked.seconds <= most_s:
         why = f"seconds: {asked.seconds:g} is not valid; must be above 0 and at most {most_s:g} (rewind)"
-        return projector.not_rewound(ConfigureCode.NOT_SUPPORTED, why)
-    if unbuilt is not None:
-        return projector.not_rewound(ConfigureCode.ALREADY_PENDING, unbuilt)
-    try:
-        return session.take(RewindFinals(asked.seconds, asked.keyterms, asked.channel))
-    except KeytermsTooOften as error:
-        return projector.not_rewound(ConfigureCode.ALREADY_PENDING, str(error))
-    except BiasError as error:
-        return projector.not_rewound(ConfigureCode.KEYTERM_LIMIT_EXCEEDED, f"keyterms: {error}")
+        raise NotPossible(ConfigureCode.NOT_SUPPORTED, why)
+    _check_built(unbuilt)
+    return session.take(RewindFinals(asked.seconds, asked.keyterms, asked.channel))

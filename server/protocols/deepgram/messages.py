@@ -187,12 +187,22 @@ class ConfigureSuccess(msgspec.Struct, tag_field="type", tag="ConfigureSuccess")
     keyterms: list[str]
 
 
-class ConfigureFailure(msgspec.Struct, tag_field="type", tag="ConfigureFailure"):
-    """The change was refused; the old settings stay in force."""
-
+class _Failure(msgspec.Struct):
     request_id: str
     code: ConfigureCode
     description: str
+
+
+class ConfigureFailure(_Failure, tag_field="type", tag="ConfigureFailure"):
+    """The change was refused; the old settings stay in force."""
+
+
+class ContextFailure(_Failure, tag_field="type", tag="ContextFailure"):
+    """Ours: the text has no effect."""
+
+
+class RewindFailure(_Failure, tag_field="type", tag="RewindFailure"):
+    """Ours: nothing was decoded again."""
 
 
 class ContextSuccess(msgspec.Struct, tag_field="type", tag="ContextSuccess"):
@@ -200,22 +210,6 @@ class ContextSuccess(msgspec.Struct, tag_field="type", tag="ContextSuccess"):
 
     request_id: str
     keyterms: list[str]
-
-
-class ContextFailure(msgspec.Struct, tag_field="type", tag="ContextFailure"):
-    """Ours: the text has no effect."""
-
-    request_id: str
-    code: ConfigureCode
-    description: str
-
-
-class RewindFailure(msgspec.Struct, tag_field="type", tag="RewindFailure"):
-    """Ours: nothing was decoded again."""
-
-    request_id: str
-    code: ConfigureCode
-    description: str
 
 
 class KeepAlive(msgspec.Struct, tag_field="type", tag="KeepAlive", frozen=True):
@@ -275,6 +269,7 @@ class Rewind(msgspec.Struct, tag_field="type", tag="Rewind", frozen=True, forbid
     channel: int | None = None
 
 
+FAILURES: dict[type, type[_Failure]] = {Configure: ConfigureFailure, Context: ContextFailure, Rewind: RewindFailure}
 MAX_CHARACTERS = 32_768  # of a text frame: twice the largest set of key terms, escaped
 
 Action = KeepAlive | Finalize | CloseStream | Configure | Context | Rewind

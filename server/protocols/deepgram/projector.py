@@ -10,10 +10,11 @@ from msgspec import UNSET, UnsetType
 
 from server.models.loading import ModelCard
 from server.protocols.deepgram.messages import (
+    FAILURES,
+    Configure,
     ConfigureCode,
-    ConfigureFailure,
     ConfigureSuccess,
-    ContextFailure,
+    Context,
     ContextSuccess,
     Error,
     ErrorVariant,
@@ -21,7 +22,7 @@ from server.protocols.deepgram.messages import (
     Metadata,
     Results,
     ResultsMetadata,
-    RewindFailure,
+    Rewind,
     SpeechStartedOut,
     StepReport,
     UtteranceEnd,
@@ -123,21 +124,13 @@ class Projector:
         """Return the answer to a successful Configure, with the key terms in force."""
         return _encode(ConfigureSuccess(self.request_id, list(keyterms)))
 
-    def not_configured(self, code: ConfigureCode, description: str) -> bytes:
-        """Return the answer to a refused Configure."""
-        return _encode(ConfigureFailure(self.request_id, code, description))
+    def failure(self, message: type[Configure | Context | Rewind], code: ConfigureCode, description: str) -> bytes:
+        """Return the answer to a message of this kind that was refused."""
+        return _encode(FAILURES[message](self.request_id, code, description))
 
     def context(self, keyterms: Sequence[str]) -> bytes:
         """Return the answer to a Context, with the terms from what other speakers said."""
         return _encode(ContextSuccess(self.request_id, list(keyterms)))
-
-    def no_context(self, code: ConfigureCode, description: str) -> bytes:
-        """Return the answer to a refused Context."""
-        return _encode(ContextFailure(self.request_id, code, description))
-
-    def not_rewound(self, code: ConfigureCode, description: str) -> bytes:
-        """Return the answer to a refused Rewind."""
-        return _encode(RewindFailure(self.request_id, code, description))
 
     def _correction(self, event: Correction) -> bytes:
         channel, _ = self._transcripts[event.channel].correction(event.words, [word.text for word in event.before])

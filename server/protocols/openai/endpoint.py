@@ -15,7 +15,7 @@ from server.audio.formats import AudioForm, Encoding
 from server.errors import BadParameter
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction
-from server.protocols.handshake import Admitted, language_of
+from server.protocols.handshake import Admitted, language_of, refusal_response
 from server.protocols.openai.messages import error_body
 from server.protocols.openai.realtime import RealtimeAdapter
 from server.protocols.openai.settings import RATE, SILENCE_MS, SessionSettings
@@ -97,8 +97,4 @@ def realtime_credentials(authorization: str | None, subprotocols: Sequence[str])
 
 def render_error(refusal: CountedRefusal, request_id: str) -> Response:
     """Build the response to a refused request in OpenAI's form."""
-    headers = {"x-request-id": request_id}
-    if refusal.retry_after_s is not None:
-        headers["Retry-After"] = str(refusal.retry_after_s)
-    body = error_body(refusal.status, refusal.message)
-    return Response(body, refusal.status, headers, media_type="application/json")
+    return refusal_response(error_body(refusal.status, refusal.message), refusal, {"x-request-id": request_id})
