@@ -32,7 +32,7 @@ from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
 from server.protocols.deepgram.endpoints import QueryReader, Transcribe, admit_live
 from server.protocols.flux.endpoint import admit_turns
-from server.protocols.handshake import UnknownSocket, live_endpoint
+from server.protocols.handshake import live_endpoint, refuse_unknown
 from server.protocols.openai.endpoint import admit_session, render_error
 from server.protocols.openai.transcriptions import Transcriptions
 from server.protocols.twilio.endpoint import admit_call
@@ -166,7 +166,8 @@ def _add_recognition(app: FastAPI, replica: Replica) -> None:
     }
     for path, live in sockets.items():
         app.add_api_websocket_route(path, live)
-    app.router.default = UnknownSocket(replica.guard, tuple(sockets), app.router.default)
+    why = f"no such WebSocket path; valid: {', '.join(sockets)}"  # a path may contain a key
+    app.router.default = refuse_unknown(replica.guard, why, app.router.default)
     answer_unmatched(app, replica.guard, tuple(sockets))
     for path, post in (
         ("/v1/auth/grant", TokenEndpoint(replica).grant),

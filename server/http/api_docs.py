@@ -28,17 +28,16 @@ from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXT
 from server.protocols.deepgram.transcript import Answer
 from server.protocols.features import FEATURES
 from server.protocols.handshake import RefusalBody
-from server.protocols.openai.answers import AnswerFormat, PlainAnswer, VerboseAnswer
-from server.protocols.openai.form import GRANULARITIES
+from server.protocols.openai.form import GRANULARITIES, AnswerFormat
 from server.protocols.openai.messages import ErrorBody
-from server.protocols.openai.transcriptions import TextDelta, TextDone
+from server.protocols.openai.transcriptions import PlainAnswer, TextDelta, TextDone, VerboseAnswer
 from server.recognition.session_options import FINALS
 
 JSON, PLAIN, EVENTS = "application/json", "text/plain", "text/event-stream"
 COMPONENTS = "#/components/schemas/"
 SHARED_NAMES = {
     "server.protocols.deepgram.messages.WordOut": "server.deepgram_messages.WordOut",
-    "server.protocols.openai.answers.WordOut": "server.openai.answers.WordOut",
+    "server.protocols.openai.transcriptions.WordOut": "server.openai.answers.WordOut",
 }
 """Schema names of the two structs called WordOut, fixed so that generated clients do not change if a module moves."""
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from fastapi import APIRouter, FastAPI, Response, WebSocket
-from starlette.types import Receive, Scope, Send
+from fastapi import APIRouter, FastAPI, Response
 
-from server.errors import UnknownPath
 from server.http.operations import ServiceOperations
 from server.http.unmatched import HeadAsGet
 from server.models.registry import Phase
 from server.models.selection import SHOWN
-from server.operations.logs import take_request_id
-from server.protocols.handshake import json_response, render_refusal
+from server.protocols.handshake import json_response, refuse_unknown
 from server.replica import Replica
 
 _NOT_READY: dict[int | str, dict[str, object]] = {503: {"description": "Not ready: starting, draining or stalled"}}
@@ -94,13 +91,6 @@ def metrics_app(operations: ServiceOperations, replica: Replica) -> FastAPI:
     app.add_middleware(HeadAsGet)
     add_metrics(app, operations)
 
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        refused = UnknownPath("this port serves only /metrics; everything else is on the server's main port")
-        answer = render_refusal(replica.guard.refuse(refused), take_request_id())
-        if scope["type"] == "websocket":
-            await WebSocket(scope, receive, send).send_denial_response(answer)
-        else:
-            await answer(scope, receive, send)
-
-    app.router.default = refuse
+    why = "this port serves only /metrics; everything else is on the server's main port"
+    app.router.default = refuse_unknown(replica.guard, why)
     return app

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -82,23 +82,23 @@ def render_refusal(refusal: CountedRefusal, request_id: str) -> Response:
     return refusal_response(body, refusal, {"dg-error": one_line, "dg-request-id": request_id})
 
 
-class UnknownSocket:
-    """404 in Deepgram's form for WebSocket handshakes at unknown paths; uvicorn would send an empty 403."""
+def refuse_unknown(guard: Guard, why: str, http: ASGIApp | None = None) -> ASGIApp:
+    """Return an app that answers requests at unknown paths with 404 in Deepgram's form, and this text.
 
-    def __init__(self, guard: Guard, paths: Sequence[str], other: ASGIApp) -> None:
-        """`paths` are the valid ones; `other` handles requests that are not WebSocket handshakes."""
-        self._guard = guard
-        self._paths = paths
-        self._other = other
+    uvicorn would answer WebSocket handshakes with an empty 403. `http` answers other requests instead, if it is given.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request that matched no route."""
-        if scope["type"] != "websocket":
-            await self._other(scope, receive, send)
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        if http is not None and scope["type"] != "websocket":
+            await http(scope, receive, send)
             return
-        error = UnknownPath(f"no such WebSocket path; valid: {', '.join(self._paths)}")  # a path may contain a key
-        refusal = render_refusal(self._guard.refuse(error), take_request_id())
-        await WebSocket(scope, receive, send).send_denial_response(refusal)
+        answer = render_refusal(guard.refuse(UnknownPath(why)), take_request_id())
+        if scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(answer)
+        else:
+            await answer(scope, receive, send)
+
+    return refuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from server.errors import BadParameter
 from server.protocols.deepgram.parameters import (
     BOOLEAN,
-    BUDGETS_MS,
     DOWNMIX_CHANNELS,
-    MAX_MS,
     NUMBER,
-    REWINDS_S,
     SMART,
     TABLE,
     Kind,
@@ -96,7 +93,8 @@ def parse_query(
     smart_end = query.get("endpointing", "").casefold() == SMART
     if smart_end and not live:
         raise BadParameter(f"endpointing: {SMART} is for live streams; set milliseconds")
-    channels = _integer(query, "channels", range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS, default=1)
+    allowed = range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS
+    channels = whole_number("channels", query.get("channels", "1"), allowed)
     form = form_of(query, channels)
     options = SessionOptions(
         form.decoded_rate(0),
@@ -105,7 +103,7 @@ def parse_query(
         partials=_boolean(query, "interim_results"),
         every_step=_boolean(query, "step_results"),
         tell_stable=_boolean(query, "stable_words"),
-        partial_interval_ms=float(_integer(query, "interim_interval_ms", range(MAX_MS + 1), default=0)),
+        partial_interval_ms=float(_integer(query, "interim_interval_ms")),
         interim_stability=interim_stability_of(query.get("interim_stability", "low")),
         # No word may last over a pause between two utterances.
         endpointing_ms=0.0 if smart_end else _endpointing(query, default_endpointing or _boolean(query, UTTERANCES)),
@@ -119,7 +117,7 @@ def parse_query(
         redact=redaction(given),
         spoken_order=_boolean(query, UTTERANCES),
         receipts=_boolean(query, RECEIPT),
-        rewind_s=float(_integer(query, "rewind", REWINDS_S, default=0)),
+        rewind_s=float(_integer(query, "rewind")),
     )
     return ListenRequest(
         form=form,
@@ -127,7 +125,7 @@ def parse_query(
         style=_style(query, english=english),
         live=live,
         latency=_boolean(query, "latency"),
-        latency_budget_ms=_latency_budget(query),
+        latency_budget_ms=float(_integer(query, "latency_budget_ms")) or None,
         utterance_split_s=float(query.get("utt_split", SPLIT_S)),
         tags=tuple([printable(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
@@ -211,25 +209,23 @@ def _endpointing(query: Mapping[str, str], default: bool) -> float | None:
     asked = query.get("endpointing", "true" if default else "false")
     if asked.lower() in ("true", "false"):
         return DEFAULT_ENDPOINTING_MS if asked.lower() == "true" else None
-    return float(_integer(query, "endpointing", range(MAX_MS + 1), default=0))
+    return float(_integer(query, "endpointing"))
 
 
 def _utterance_end(query: Mapping[str, str]) -> float | None:
     if query.get("utterance_end_ms", "false").lower() == "false":
         return None
-    return float(_integer(query, "utterance_end_ms", range(1, MAX_MS + 1), default=0))
-
-
-def _latency_budget(query: Mapping[str, str]) -> float | None:
-    if "latency_budget_ms" not in query:
-        return None
-    return float(_integer(query, "latency_budget_ms", BUDGETS_MS, default=0))
+    return float(_integer(query, "utterance_end_ms"))
 
 
 def _boolean(query: Mapping[str, str], name: str) -> bool:
     return boolean(name, query.get(name, "false"))
 
 
-def _integer(query: Mapping[str, str], name: str, allowed: range, *, default: int) -> int:
-    value = query.get(name)
-    return default if value is None else whole_number(name, value, allowed)
+def _integer(query: Mapping[str, str], name: str) -> int:
+    """Return a whole number within the bounds of its schema; 0 if it is not given. Raises: BadParameter."""
+    if name not in query:
+        return 0
+    schema = TABLE[name].schema
+    bounds = schema.get("anyOf", [schema])[0]
+    return whole_number(name, query[name], range(bounds["minimum"], bounds["maximum"] + 1))

@@ -13,11 +13,9 @@ from batching.errors import WrongState
 from model.errors import ModelError
 from server.audio.packets import LiveDecoder
 from server.errors import BadFrame, TicketCode, TicketRefused
-from server.operations.metrics import Metrics
 from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.projector import Projector
 from server.protocols.features import problem_of
-from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, Final, Partial, SpeechStarted, StepTiming, UtteranceGap
 from server.recognition.messages import StartAt, TicketTaken
 from server.recognition.saved_state import SavedStream
@@ -101,7 +99,10 @@ def parse_resume(text: str) -> Resume | None:
 
 
 class ResumableStream(DeepgramStream):
-    """A `DeepgramStream` that a later connection can resume."""
+    """A `DeepgramStream` that a later connection can resume: it issues tickets, and continues from one.
+
+    It knows which results its client received on earlier connections.
+    """
 
     def __init__(
         self,
@@ -114,8 +115,18 @@ class ResumableStream(DeepgramStream):
         tickets: TicketService,
         tenant: bytes,
     ) -> None:
+        """A session that is not resumable issues no tickets."""
         super().__init__(socket, session, projector, context, decoder)
-        self._resuming = Resuming(session, projector, tickets, tenant=tenant, metrics=context.metrics)
+        self._tickets = tickets
+        self._tenant = tenant
+        self._stream_id = projector.request_id  # the request id of the first connection
+        self._unused: Ticket | None = None  # the restored ticket, until the first audio
+        self._finals = 0  # over all connections of the stream
+        self._had_finals = 0  # finals that the client has received
+        self._had_s = 0.0  # stream time up to which it has received interims
+        self._marked_s = tickets.now()
+        if session.resumption is not None:
+            tickets.opened()
 
     def leave(self) -> bool:
         """Send a last ticket and close, so that the client resumes elsewhere; return False if that is not possible."""
@@ -131,36 +142,76 @@ class ResumableStream(DeepgramStream):
         if resumption is None:
             return
         while self._state.sends and (saved := resumption.order.take_saved()) is not None:
-            self._put(OutFrame(self._resuming.ticket(saved)))
+            self._put(OutFrame(self._ticket(saved)))
             if self._state is State.LEAVING and not resumption.order.marking:
                 self._transition(ConnectionEvent.LAST_TICKET)
             super().on_events(self._session.take(TicketTaken()), timing)
             self._mark_if_due()
 
     def _send_event(self, event: Event, timing: StepTiming | None) -> None:
-        if self._resuming.knows(event):
+        if self._knows(event):
             self._projector.frame(event, timing)  # not sent again, but needed for the sentence that follows
         else:
             super()._send_event(event, timing)
 
+    def _knows(self, event: Event) -> bool:
+        """Count a result; return whether the client received it on an earlier connection."""
+        match event:
+            case Final():
+                self._finals += 1
+                return self._finals <= self._had_finals
+            case Partial():
+                return event.start_s + event.duration_s <= self._had_s
+            case SpeechStarted() | UtteranceGap():
+                return self._session.channels[event.channel].segment.cursor_s <= self._had_s
+        return False
+
     def _push(self, work: Sequence[Work]) -> None:
         super()._push(work)
         if work:
-            self._resuming.pushed()
+            if self._unused is not None:
+                self._tickets.used(self._unused)
+                self._unused = None
             if self.usage is not None:
                 self.usage.audio_received()
             self._mark_if_due()
 
+    # Tickets
+
     def _mark_if_due(self) -> None:
-        if self._state.reads and self._resuming.due():
+        resumption = self._session.resumption
+        if not self._state.reads or resumption is None or resumption.order.marking:
+            return
+        if resumption.unmarked_s >= EVERY_S or self._tickets.ages(self._marked_s):
             self._mark()
 
     def _mark(self) -> None:
+        """Request the next ticket."""
         assert self._recognition is not None, "only a running stream is marked"
         assert self._session.resumption is not None, "only resumable streams are marked"
         self._session.resumption.mark()
-        self._resuming.marked()
+        self._marked_s = self._tickets.now()
         self._recognition.export()
+
+    def _ticket(self, saved: SavedStream) -> bytes:
+        """Return the Ticket frame for the saved state."""
+        receipts = self._projector.receipts
+        ticket = self._tickets.issue(
+            saved,
+            stream_id=self._stream_id,
+            tenant=self._tenant,
+            openings=self._projector.openings,
+            receipts=None if receipts is None else receipts.chain.saved(),
+        )
+        return self._frame(ticket)
+
+    def _frame(self, ticket: Ticket) -> bytes:
+        assert self._session.resumption is not None, "it has tickets"
+        audio_s = _seconds(self._session.resumption.replay_from_s(ticket.stream.audio))
+        self._metrics.tickets.inc()
+        return _encode(TicketOut(self._tickets.write(ticket), audio_s, ticket.stream.finals, self._stream_id))
+
+    # Resuming
 
     def _on_text(self, text: str) -> None:
         try:
@@ -180,7 +231,9 @@ class ResumableStream(DeepgramStream):
         if session.audio.received_s or session.keyterms.current is not session.options.keyterms:
             raise BadFrame("Resume must be the first message of a connection")
         if resume.ticket is None:
-            self._put(OutFrame(self._resuming.begin_at(resume)))
+            session.take(StartAt(resume.from_s or 0.0, resume.finals))
+            self._finals = self._had_finals = resume.finals
+            self._put(OutFrame(self._resumed("replayed")))
             self._note_resumed()
         else:
             self._wait_for(self._continue_from(resume.ticket, resume))
@@ -188,130 +241,42 @@ class ResumableStream(DeepgramStream):
     async def _continue_from(self, text: str, resume: Resume) -> None:
         """Continue the stream of a ticket, unless the connection ends while it is checked."""
         try:
-            ticket = await self._resuming.read(text)
+            ticket = await self._read(text)
             if not self._state.reads:
                 return
-            assert self._recognition is not None, "the stream runs while frames are read"
-            answer = self._resuming.resume(ticket, resume, self._recognition)
+            self._restore(ticket)
         except TicketRefused as error:
-            answer = [self._resuming.refused(error)]
+            self._metrics.resumes.labels(error.code.value).inc()
+            _log.info("ticket refused", request_id=self._request_id, code=error.code.value)
+            answer = [_encode(ResumeRefused(error.code.value, str(error)))]
+        else:
+            self._unused = ticket
+            self._stream_id, self._finals = ticket.stream_id, ticket.stream.finals
+            self._had_finals, self._had_s = resume.finals, resume.cursor_s + SLACK_S
+            # A new ticket at once: this one cannot be used again here, and the connection may be lost at any time.
+            answer = [self._resumed("resumed"), self._frame(self._tickets.renewed(ticket))]
         self._note_resumed()
         for payload in answer:
             if self._state.reads:
                 self._put(OutFrame(payload))
 
-    def _note_resumed(self) -> None:
-        if self.usage is not None:
-            self.usage.resumed(self._resuming.stream_id, self._session.audio.received_s)
-
-
-class Resuming:
-    """The tickets of one stream, and which results its client received on earlier connections."""
-
-    def __init__(
-        self, session: Session, projector: Projector, tickets: TicketService, *, tenant: bytes, metrics: Metrics
-    ) -> None:
-        """A session that is not resumable issues no tickets."""
-        self._session = session
-        self._projector = projector
-        self._tickets = tickets
-        self._tenant = tenant
-        self._metrics = metrics
-        self._request_id = projector.request_id
-        self.stream_id = projector.request_id  # the request id of the first connection
-        self._unused: Ticket | None = None  # the restored ticket, until the first audio
-        self._finals = 0  # over all connections of the stream
-        self._had_finals = 0  # finals that the client has received
-        self._had_s = 0.0  # stream time up to which it has received interims
-        self._marked_s = tickets.now()
-        if session.resumption is not None:
-            tickets.opened()
-
-    def pushed(self) -> None:
-        """Mark the ticket as used: work was pushed to the engine."""
-        if self._unused is not None:
-            self._tickets.used(self._unused)
-            self._unused = None
-
-    def due(self) -> bool:
-        """Return whether the next ticket is due."""
-        resumption = self._session.resumption
-        if resumption is None or resumption.order.marking:
-            return False
-        return resumption.unmarked_s >= EVERY_S or self._tickets.ages(self._marked_s)
-
-    def marked(self) -> None:
-        """Record that a ticket was requested."""
-        self._marked_s = self._tickets.now()
-
-    def knows(self, event: Event) -> bool:
-        """Count a result; return whether the client received it on an earlier connection."""
-        match event:
-            case Final():
-                self._finals += 1
-                return self._finals <= self._had_finals
-            case Partial():
-                return event.start_s + event.duration_s <= self._had_s
-            case SpeechStarted() | UtteranceGap():
-                return self._session.channels[event.channel].segment.cursor_s <= self._had_s
-        return False
-
-    def ticket(self, saved: SavedStream) -> bytes:
-        """Return the Ticket frame for the saved state."""
-        receipts = self._projector.receipts
-        ticket = self._tickets.issue(
-            saved,
-            stream_id=self.stream_id,
-            tenant=self._tenant,
-            openings=self._projector.openings,
-            receipts=None if receipts is None else receipts.chain.saved(),
-        )
-        return self._frame(ticket)
-
-    def _frame(self, ticket: Ticket) -> bytes:
-        assert self._session.resumption is not None, "it has tickets"
-        audio_s = _seconds(self._session.resumption.replay_from_s(ticket.stream.audio))
-        text = self._tickets.write(ticket)
-        self._metrics.tickets.inc()
-        return _encode(TicketOut(text, audio_s, ticket.stream.finals, self.stream_id))
-
-    def begin_at(self, resume: Resume) -> bytes:
-        """Start a session that has no audio yet at the client's stream time; return the answer frame."""
-        self._session.take(StartAt(resume.from_s or 0.0, resume.finals))
-        self._finals = self._had_finals = resume.finals
-        return self._resumed("replayed")
-
-    async def read(self, text: str) -> Ticket:
+    async def _read(self, text: str) -> Ticket:
         """Read and check a client's ticket; waits for whether it was used. Raises: TicketRefused."""
         ticket = self._tickets.take(text, self._tenant)
         await self._tickets.refuse_if_used(ticket)
         return ticket
 
-    def resume(self, ticket: Ticket, resume: Resume, recognition: ActiveSession) -> list[bytes]:
-        """Restore a session that has no audio yet from a ticket; return the answer frames. Raises: TicketRefused."""
-        self._restore(ticket, recognition)
-        self._unused = ticket
-        self.stream_id = ticket.stream_id
-        self._finals = ticket.stream.finals
-        self._had_finals, self._had_s = resume.finals, resume.cursor_s + SLACK_S
-        # Send a new ticket at once: this one cannot be used again here, and the connection may be lost at any time.
-        return [self._resumed("resumed"), self._frame(self._tickets.renewed(ticket))]
-
-    def refused(self, error: TicketRefused) -> bytes:
-        """Count a refused ticket; return the answer frame."""
-        self._metrics.resumes.labels(error.code.value).inc()
-        _log.info("ticket refused", request_id=self._request_id, code=error.code.value)
-        return _encode(ResumeRefused(error.code.value, str(error)))
-
-    def _restore(self, ticket: Ticket, recognition: ActiveSession) -> None:
+    def _restore(self, ticket: Ticket) -> None:
+        """Restore the session, which has no audio yet. Raises: TicketRefused."""
         session, stream = self._session, ticket.stream
-        assert session.resumption is not None, "checked by `read`"
+        assert session.resumption is not None, "checked by `_read`"
+        assert self._recognition is not None, "the stream runs while frames are read"
         parts = stream.channels, stream.states, stream.audio.cutters, ticket.openings
         if any(len(part) != len(session.channels) for part in parts):
             raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: another number of channels")
         try:
             complete_restore = session.resumption.restoring(stream)
-            recognition.restore(stream.states, stream.voices)
+            self._recognition.restore(stream.states, stream.voices)
         except WrongState as error:
             raise TicketRefused(TicketCode.MODEL, "the ticket was issued for another model") from error
         except (ValueError, ModelError) as error:
@@ -323,8 +288,12 @@ class Resuming:
 
     def _resumed(self, outcome: str) -> bytes:
         self._metrics.resumes.labels(outcome).inc()
-        _log.info("stream resumed", request_id=self._request_id, stream_id=self.stream_id, by=outcome)
-        return _encode(Resumed(_seconds(self._session.audio.received_s), self.stream_id))
+        _log.info("stream resumed", request_id=self._request_id, stream_id=self._stream_id, by=outcome)
+        return _encode(Resumed(_seconds(self._session.audio.received_s), self._stream_id))
+
+    def _note_resumed(self) -> None:
+        if self.usage is not None:
+            self.usage.resumed(self._stream_id, self._session.audio.received_s)
 
 
 def _seconds(value: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from io import BytesIO
 
 from python_multipart.exceptions import FormParserError
@@ -27,9 +28,19 @@ from server.protocols.features import (
     unknown,
     unsupported_features,
 )
-from server.protocols.openai.answers import AnswerFormat
 from server.recognition.session_options import SessionOptions, finals_of
 from server.text.redaction_kinds import kinds_of
+
+
+class AnswerFormat(StrEnum):
+    """Values of `response_format`."""
+
+    JSON = "json"
+    TEXT = "text"
+    SRT = "srt"
+    VERBOSE_JSON = "verbose_json"
+    VTT = "vtt"
+
 
 MAX_FIELDS = 256  # including key terms
 MAX_FIELD_BYTES = 65_536

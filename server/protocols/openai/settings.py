@@ -7,7 +7,7 @@ Unknown fields of an update are errors, including those of the retired beta (`in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Literal
@@ -75,16 +75,8 @@ class BadField(BadFrame):
         self.param = param[: 4 * SHOWN]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A field of an update that is not read, by its path."""
-
-    path: str
-    kind: FieldKind
-
-
-def walk(given: object, tree: Tree = SESSION, path: str = "session") -> Iterator[Found]:
-    """Yield the fields of an update that are not read, in order; nothing for a value that is not an object."""
+def walk(given: object, tree: Tree = SESSION, path: str = "session") -> Iterator[tuple[str, FieldKind]]:
+    """Yield the fields of an update that are not read, by path, in order; none of a value that is not an object."""
     if not isinstance(given, dict):
         return
     for name, value in given.items():
@@ -92,21 +84,21 @@ def walk(given: object, tree: Tree = SESSION, path: str = "session") -> Iterator
         if isinstance(below, Mapping):
             yield from walk(value, below, here)
         elif below is UNKNOWN or (below is not READ and value not in _OFF):
-            yield Found(here, below)
+            yield here, below
 
 
-def checked(found: list[Found], *, lenient: bool) -> tuple[str, ...]:
+def checked(found: Sequence[tuple[str, FieldKind]], *, lenient: bool) -> tuple[str, ...]:
     """Refuse unknown fields, and unsupported ones unless lenient; return the paths of the ignored fields.
 
     Raises: BadField.
     """
-    unknown = [field.path for field in found if field.kind is UNKNOWN]
+    unknown = [path for path, kind in found if kind is UNKNOWN]
     if unknown:
         raise unknown_parameter(*unknown)
-    refused = [field.path for field in found if field.kind is UNSUPPORTED]
+    refused = [path for path, kind in found if kind is UNSUPPORTED]
     if refused and not lenient:
         raise unsupported(*refused)
-    return tuple(field.path for field in found)
+    return tuple(path for path, _ in found)
 
 
 def unknown_parameter(param: str, *others: str) -> BadField:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,7 +16,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec import UNSET, UnsetType
 
-from model.ctc.words import continued
+from model.ctc.words import continued, joined
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow, UnexpectedFailure
@@ -22,15 +24,127 @@ from server.models.selection import language_name
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.features import ignored_header, named
-from server.protocols.openai.answers import answer, text_of
 from server.protocols.openai.endpoint import render_error
-from server.protocols.openai.form import TranscriptionForm, parse_form
+from server.protocols.openai.form import AnswerFormat, TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
 from server.protocols.uploads import Recognized, Recordings
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, rare_terms
 from server.recognition.request import Request as Asked
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
+from server.text.subtitles import SubtitleFormat, cues, passages, subtitles
+
+
+class PlainAnswer(msgspec.Struct):
+    """Answer for `response_format=json`."""
+
+    text: str
+    usage: Usage
+    warnings: list[str] | UnsetType = UNSET  # extension: about the file
+
+
+class SegmentOut(msgspec.Struct):
+    """A segment; tokens and compression ratio have no meaning for this model, but clients expect the fields."""
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
+class WordOut(msgspec.Struct):
+    """A word as displayed."""
+
+    word: str
+    start: float
+    end: float
+
+
+class VerboseAnswer(msgspec.Struct):
+    """Answer for `response_format=verbose_json`."""
+
+    task: str
+    language: str
+    duration: float
+    text: str
+    usage: Usage
+    segments: list[SegmentOut] | UnsetType = UNSET
+    words: list[WordOut] | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
+
+
+def text_of(words: Sequence[FormattedWord]) -> str:
+    """Join words to a text."""
+    return joined(word.text for word in words)
+
+
+def answer(
+    form: AnswerFormat,
+    words: Sequence[FormattedWord],
+    duration_s: float,
+    granularities: Sequence[str],
+    language: str = "english",
+    *,
+    warnings: Sequence[str] = (),
+) -> tuple[bytes, str]:
+    """Return the body and its media type; `language` is the English name of the words' language."""
+    match form:
+        case AnswerFormat.JSON:
+            usage = Usage(round(duration_s, 3))
+            return msgspec.json.encode(PlainAnswer(text_of(words), usage, list(warnings) or UNSET)), "application/json"
+        case AnswerFormat.VERBOSE_JSON:
+            verbose = _verbose(words, duration_s, granularities, language)
+            verbose.warnings = list(warnings) or UNSET
+            return msgspec.json.encode(verbose), "application/json"
+        case AnswerFormat.TEXT:
+            return (text_of(words) + "\n").encode(), "text/plain; charset=utf-8"
+        case AnswerFormat.SRT:
+            return subtitles(SubtitleFormat.SRT, cues(words)).encode(), "application/x-subrip; charset=utf-8"
+        case AnswerFormat.VTT:
+            return subtitles(SubtitleFormat.VTT, cues(words)).encode(), "text/vtt; charset=utf-8"
+
+
+def _verbose(
+    words: Sequence[FormattedWord], duration_s: float, granularities: Sequence[str], language: str
+) -> VerboseAnswer:
+    with_segments = "segment" in granularities or "word" not in granularities
+    return VerboseAnswer(
+        task="transcribe",
+        language=language,
+        duration=round(duration_s, 3),
+        text=text_of(words),
+        usage=Usage(round(duration_s, 3)),
+        segments=[_segment(i, part) for i, part in enumerate(passages(words))] if with_segments else UNSET,
+        words=[_word(word) for word in words] if "word" in granularities else UNSET,
+    )
+
+
+def _segment(index: int, words: Sequence[FormattedWord]) -> SegmentOut:
+    text = text_of(words)
+    logprobs = [math.log(max(word.word.confidence, 1e-6)) for word in words]
+    return SegmentOut(
+        id=index,
+        seek=0,
+        start=round(words[0].word.start_s, 3),
+        end=round(words[-1].word.end_s, 3),
+        text=text,
+        tokens=[],
+        temperature=0.0,
+        avg_logprob=round(sum(logprobs) / len(logprobs), 4),
+        compression_ratio=round(len(text) / len(zlib.compress(text.encode())), 4),
+        no_speech_prob=0.0,
+    )
+
+
+def _word(word: FormattedWord) -> WordOut:
+    return WordOut(word.text, round(word.word.start_s, 3), round(word.word.end_s, 3))
+
 
 STYLE = Style(punctuate=True, numerals=True)  # clients of this interface display the text
 _encode = msgspec.json.Encoder().encode
@@ -43,12 +157,8 @@ class TextDelta(msgspec.Struct, tag_field="type", tag="transcript.text.delta"):
     delta: str
 
 
-class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done"):
+class TextDone(PlainAnswer, tag_field="type", tag="transcript.text.done"):
     """Event with the whole text."""
-
-    text: str
-    usage: Usage
-    warnings: list[str] | UnsetType = UNSET  # extension: about the file
 
 
 class Transcriptions:

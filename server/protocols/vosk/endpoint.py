@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from fastapi import FastAPI, WebSocket
-from starlette.types import Receive, Scope, Send
 
 from server.access.keys import Credentials
 from server.audio.formats import AudioForm, Encoding
-from server.errors import NotAllowed, UnknownPath
-from server.operations.logs import take_request_id
+from server.errors import NotAllowed
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction, whole_number
-from server.protocols.handshake import Admitted, live_endpoint, render_refusal
+from server.protocols.handshake import Admitted, live_endpoint, refuse_unknown
 from server.protocols.vosk.adapter import DEFAULT_RATE, RATES, VoskAdapter
 from server.recognition.request import Request
 from server.recognition.session_options import SessionOptions, finals_of
@@ -28,11 +26,8 @@ def app_without_keys(replica: Replica) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.add_api_websocket_route("/{path:path}", live_endpoint(replica, partial(_admit_open, replica)))
 
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        error = UnknownPath("this port accepts only WebSockets of vosk clients; for HTTP use the server's main port")
-        await render_refusal(replica.guard.refuse(error), take_request_id())(scope, receive, send)
-
-    app.router.default = refuse
+    why = "this port accepts only WebSockets of vosk clients; for HTTP use the server's main port"
+    app.router.default = refuse_unknown(replica.guard, why)
     return app
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from websockets.exceptions import InvalidStatus
 
 from model.ctc.beam import BeamDecoder
 from server.models import service
@@ -47,8 +46,13 @@ def unbroken(server: LiveServer, audio: np.ndarray, rate: int, **query: Any) -> 
 def check(
     pair: tuple[LiveServer, LiveServer], audio: np.ndarray, rate: int, losses: list[float], **query: Any
 ) -> Received:
-    whole = unbroken(pair[0], audio, rate, **query)
+    whole, counted = unbroken(pair[0], audio, rate, **query), 'tutti_resumes_total{outcome="resumed"}'
+    before = [server.metric(counted) for server in pair]
     moved = ResumingClient(pair, audio, rate, **query).run(losses)
+    resumed = [server.metric(counted) - count for server, count in zip(pair, before, strict=True)]
+    assert resumed[0] <= len(losses) // 2, "none before the first ticket"
+    assert resumed[1] <= -(-len(losses) // 2)
+    assert sum(resumed) >= len(losses) - 2
     assert moved.results == whole.results
     assert moved.others[-1]["duration"] == whole.others[-1]["duration"]
     return moved
@@ -83,16 +87,7 @@ def test_resampled_audio_resumes_at_the_exact_sample(pair: Any, rate: int) -> No
 def test_mulaw_audio_resumes(pair: Any) -> None:
     """One byte per sample: the spelling model's levels survive the quantization only for loud letters."""
     audio = np.where(speech(8_000) > 0, 0x80, 0xFF).astype(np.uint8)  # full scale or silence: the letter z, capped
-    moved = check_mulaw(pair, audio[:, None])
-    assert moved.tickets > 5
-
-
-def check_mulaw(pair: Any, audio: np.ndarray) -> Received:
-    whole = ResumingClient([pair[0]], audio, 8_000, encoding="mulaw").run(())
-    moved = ResumingClient(pair, audio, 8_000, encoding="mulaw").run([1.2, 2.5, 7.7])
-    assert moved.results == whole.results
-    assert whole.finals
-    return moved
+    check(pair, audio[:, None], 8_000, [1.2, 2.5, 7.7], encoding="mulaw")
 
 
 @pytest.mark.parametrize("rate", [16_000, 8_000])
@@ -212,20 +207,6 @@ def test_servers_with_other_models_keys_or_versions_refuse_a_ticket(
         assert refused(client, ticket) == code
 
 
-def test_a_ticket_that_is_too_old_is_refused(pair: Any, live_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticket, _ = some_ticket(pair[0])
-    monkeypatch.setattr(service, "TICKET_TTL_S", 1e-9)
-    with live_server(resume_keys=(KEY,)).listen(resumable="true") as client:
-        assert refused(client, ticket) == "TICKET_EXPIRED"
-
-
-def test_rotated_keys_accept_old_tickets(pair: Any, live_server: Start) -> None:
-    ticket, _ = some_ticket(pair[0])
-    with live_server(resume_keys=(OTHER_KEY, KEY)).listen(resumable="true") as client:
-        client.say("Resume", ticket=ticket, finals=1)
-        assert client.receive()["type"] == "Resumed"
-
-
 def test_tickets_belong_to_a_key_and_a_query(live_server: Start) -> None:
     server = live_server(resume_keys=(KEY,), api_keys=("mine", "yours"))
     mine, yours = ({"Authorization": f"Token {key}"} for key in ("mine", "yours"))
@@ -339,12 +320,6 @@ def test_late_or_malformed_resume_frames_are_refused(pair: Any) -> None:
         assert transcript(client.finish()) == "still here"
 
 
-def test_containers_cannot_be_resumed(pair: Any) -> None:
-    with pytest.raises(InvalidStatus) as error:
-        pair[0].listen(resumable="true", encoding=None)
-    assert error.value.response.status_code == 400
-
-
 def test_drain_sends_resumable_streams_to_another_replica_at_once(live_server: Start) -> None:
     """They get a last ticket, then 1012 without a final, and continue elsewhere. Plain streams stay."""
     first = live_server(resume_keys=(KEY,), drain_timeout_s=30.0)
@@ -380,16 +355,6 @@ def test_stream_kept_alive_without_audio_gets_a_new_ticket_before_its_last_one_e
         client.say("KeepAlive")
         assert (first["type"], first["audio_s"]) == ("Ticket", 0)
         assert client.receive()["ticket"] != first["ticket"]
-
-
-def test_resumptions_are_counted(pair: Any) -> None:
-    before = pair[1].metric('tutti_resumes_total{outcome="resumed"}')
-    ticket, _ = some_ticket(pair[0])
-    with pair[1].listen(resumable="true") as client:
-        client.say("Resume", ticket=ticket, finals=1)
-        client.receive()
-    assert pair[1].metric('tutti_resumes_total{outcome="resumed"}') == before + 1
-    assert pair[0].metric("tutti_resume_tickets_total") > 0
 
 
 def test_age_of_a_ticket_is_measured_by_the_wall_clock(pair: Any, live_server: Start) -> None:

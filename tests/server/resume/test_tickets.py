@@ -5,25 +5,18 @@ from __future__ import annotations
 import asyncio
 import base64
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from server.access.keys import read_secrets
 from server.coordination.local import LocalCoordinator
 from server.coordination.used_tickets import AHEAD_S, TICKET_TTL_S
 from server.errors import SettingsError, TicketCode, TicketRefused
-from server.recognition.saved_state import (
-    SavedChannel,
-    SavedCutter,
-    SavedInput,
-    SavedLevels,
-    SavedPartials,
-    SavedSettled,
-    SavedStream,
-    SavedVoice,
-)
+from server.recognition.saved_state import SavedStream
 from server.resume import tickets
 from server.resume.tickets import (
     KEY_BYTES,
@@ -45,54 +38,24 @@ from tests.support.servers.fakes import FakeClock
 ONE, TWO, THREE = (bytes([n]) * KEY_BYTES for n in (1, 2, 3))
 TENANT = tenant_digest("somebody", [("encoding", "linear16")])
 
-times = st.floats(0, 1e6)
-counts = st.integers(0, 2**40)
-interims = st.builds(
-    SavedPartials,
-    st.none() | st.tuples(counts, counts),
-    st.lists(st.text(max_size=8), max_size=3).map(tuple),
-    counts,
-    st.none() | times,
-    times,
-)
-cutters = st.builds(SavedCutter, counts, counts, counts, st.booleans(), counts, st.binary(max_size=1_022))
-channels = st.builds(
-    SavedChannel,
-    st.binary(max_size=200),
-    st.none() | st.lists(st.tuples(st.text(max_size=8), st.floats(-10, 10)), max_size=2).map(tuple),
-    interims,
-    times,
-    times,
-    times,
-    st.booleans(),
-    st.none() | times,
-    counts,
-    st.binary(max_size=200),
-    st.none() | times,
-    st.none() | st.builds(SavedVoice, st.booleans(), counts),
-    st.none() | st.builds(SavedSettled, st.tuples(st.text(max_size=8)), st.tuples(times), times, counts),
-)
-levels = st.builds(SavedLevels, st.lists(st.tuples(counts, counts), max_size=3).map(tuple), times, *[counts] * 3)
-streams = st.lists(
-    st.tuples(cutters, channels, st.binary(max_size=500), levels),
-    min_size=1,
-    max_size=3,
-).map(
-    lambda parts: SavedStream(
-        SavedInput(
-            tuple(p[0] for p in parts),
-            None,
-            (2_500.0, 1.5),
-            ("term",),
-            (3,) * len(parts),
-            tuple(p[3] for p in parts),
-        ),
-        tuple(p[1] for p in parts),
-        tuple(p[2] for p in parts),
-        tuple(p[2] for p in parts if p[1].voice is not None),
-        7,
-    )
-)
+NUMBERS = {int: st.integers(0, 2**40), float: st.floats(0, 1e6)}
+
+
+def saved(kind: Any) -> st.SearchStrategy[Any]:
+    """Return values of a type of a saved state."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        hints = get_type_hints(kind)
+        return st.builds(kind, *(saved(hints[name]) for name in kind.__struct_fields__))
+    parts = get_args(kind)
+    if get_origin(kind) is tuple and parts[-1] is ...:
+        return st.lists(saved(parts[0]), max_size=3).map(tuple)
+    if get_origin(kind) is tuple:
+        return st.tuples(*map(saved, parts))
+    return st.one_of(*map(saved, parts)) if parts else NUMBERS.get(kind, st.from_type(kind))
+
+
+streams = saved(SavedStream)
+SOME_STREAM = find(streams, lambda stream: bool(stream.channels))
 
 
 def service(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketService:
@@ -108,21 +71,8 @@ def read(where: TicketService, text: str, tenant: bytes = TENANT) -> Ticket:
     return ticket
 
 
-def some_stream() -> SavedStream:
-    channel = SavedChannel(
-        b"decoder", None, SavedPartials(None, (), 0, None, 0.0), 0.0, 1.0, 2.0, True, None, 0, b"", None, None, None
-    )
-    return SavedStream(
-        SavedInput((SavedCutter(0, 0, 1_280, False, 0, b""),), None, (2_500.0, 0.0), (), (0,), ()),
-        (channel,),
-        (b"x" * 99,),
-        (),
-        3,
-    )
-
-
 def issue(where: TicketService, stream: SavedStream | None = None, tenant: bytes = TENANT) -> Ticket:
-    return where.issue(stream or some_stream(), stream_id="first", tenant=tenant, openings=((),))
+    return where.issue(stream or SOME_STREAM, stream_id="first", tenant=tenant, openings=((),))
 
 
 def code(where: TicketService, text: str, tenant: bytes = TENANT) -> TicketCode:

@@ -20,7 +20,7 @@ class Asked:
     def __init__(self) -> None:
         self.bench = ConnectionBench(Limits(), **QUERY)
         self.stream: Any = self.bench.stream
-        self.stream._resuming.read = self._read
+        self.stream._read = self._read
         self.answered = asyncio.Event()
         self.cancelled = False
 
