@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 from urllib.parse import urlencode
@@ -17,7 +16,7 @@ from websockets.sync.client import connect
 
 from server.http.uvicorn_server import EarlyRefusal
 from server.streaming.websocket import StreamWebSocket
-from tests.support.servers.fakes import WAIT_S
+from tests.support.protocols.bare_http import dialed
 from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
@@ -40,12 +39,6 @@ RAW = {"encoding": "linear16", "sample_rate": "16000"}
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
-def address(server: LiveServer) -> tuple[str, int]:
-    """Return host and port of the server."""
-    host, _, port = server.host.rpartition(":")
-    return host, int(port)
-
-
 def refused(server: LiveServer, headers: dict[str, str] | None = None, **query: str) -> tuple[int, dict[str, str], str]:
     """Return status, headers by lower-case name and body of a refusal, without ids and date."""
     with pytest.raises(InvalidStatus) as found:
@@ -58,12 +51,6 @@ def shown(error: InvalidStatus) -> tuple[int, dict[str, str], str]:
     named = {name.lower(): IDS.sub("…", value) for name, value in response.headers.raw_items()}
     assert named.pop("date")
     return response.status_code, named, IDS.sub("…", (response.body or b"").decode())
-
-
-@pytest.fixture
-def without_early_refusal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function that turns early refusals off."""
-    return lambda: monkeypatch.setattr(EarlyRefusal, "__call__", lambda *_: None)
 
 
 @pytest.fixture
@@ -81,14 +68,14 @@ def handshakes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_the_response_equals_that_of_the_endpoint(
-    live_server: Start, handshakes: list[object], without_early_refusal: Callable[[], None]
+    live_server: Start, handshakes: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = live_server(max_streams=1)
     with server.listen():
         soon = refused(server)
         assert len(handshakes) == 1
         assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 1
-        without_early_refusal()
+        monkeypatch.setattr(EarlyRefusal, "__call__", lambda *_: None)
         assert refused(server) == soon
         assert len(handshakes) == 2
         assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 2
@@ -131,7 +118,7 @@ def test_malformed_request_targets_are_answered_and_logged_without_error(
 ) -> None:
     server = live_server(max_streams=1)
     head = b"\r\n".join([b"GET " + target + b" HTTP/1.1", *HANDSHAKE, b"", b""])
-    with server.listen() if full else nullcontext(), socket.create_connection(address(server), WAIT_S) as connection:
+    with server.listen() if full else nullcontext(), dialed(server) as connection:
         connection.sendall(head)
         answer = connection.recv(4_096)
     assert not answer or answer.startswith(b"HTTP/1.1 ")
@@ -146,7 +133,7 @@ def test_malformed_headers_are_answered_without_error(
     server = live_server(max_streams=1, api_keys=["k"])
     with (
         server.listen({"Authorization": "Token k"}),
-        socket.create_connection(address(server), WAIT_S) as connection,
+        dialed(server) as connection,
     ):
         connection.sendall(b"\r\n".join([b"GET /v1/listen HTTP/1.1", *HANDSHAKE, header, b"", b""]))
         assert connection.recv(4_096)[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 401"}

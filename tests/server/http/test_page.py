@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from server.http.api_docs import SWAGGER_UI
 from server.http.page import ASSETS
 from tests.support.servers.live_server import LiveServer
 
@@ -17,15 +18,27 @@ def client():
 TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml", "flac": "audio/flac"}
 
 
-@pytest.mark.parametrize("path", ["/", *(f"/web/{name}" for name in ASSETS), "/web/sample.flac"])
+FILES = (
+    "/",
+    *(f"/web/{name}" for name in ASSETS),
+    "/web/sample.flac",
+    "/docs",
+    *(f"/docs/{name}" for name in SWAGGER_UI),
+)
+
+
+@pytest.mark.parametrize("path", FILES)
 def test_each_file_has_its_type_and_the_policy(client, path):
     answer = client.get(path)
     assert answer.status_code == 200
-    expected = "text/html" if path == "/" else TYPES[path.rpartition(".")[2]]
+    expected = TYPES.get(path.rpartition(".")[2], "text/html")
     assert answer.headers["content-type"].partition(";")[0] == expected
     assert answer.headers["content-security-policy"].startswith("default-src 'self';")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.content
+    assert answer.headers["cache-control"] == "no-cache"
+    again = client.get(path, headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
     head = client.head(path)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == str(len(answer.content))
@@ -33,7 +46,6 @@ def test_each_file_has_its_type_and_the_policy(client, path):
 
 def test_a_file_in_the_browsers_cache_is_answered_304(client):
     first = client.get("/web/app.js")
-    assert first.headers["cache-control"] == "no-cache"
     again = client.get("/web/app.js", headers={"If-None-Match": f'W/"other", {first.headers["etag"]}'})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["etag"] == first.headers["etag"]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from server.audio.raw import alaw_table, mulaw_table
 from server.recognition.session_options import Limits
 from server.tools.evaluate import coded
 from tests.support.audio.media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
-from tests.support.servers.fakes import WAIT_S
+from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.live_server import RAW, Frame, LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, silence, spell, voiced
 from tests.support.streams.transport_bench import ConnectionBench
@@ -258,40 +256,39 @@ def test_a_client_lost_while_its_container_is_decoded_leaves_no_slot_and_no_sess
 TURN_AUDIO = np.concatenate([voiced("hello there"), silence(1.5), voiced("you"), silence(1.5)])
 
 
-def turns(server: LiveServer, query: str, *messages: bytes | str) -> list[Frame]:
+def turns(server: LiveServer, *messages: bytes | Frame) -> list[Frame]:
     """Return the messages of a stream at `/v2/listen`, with early ends."""
-    url = f"ws://{server.host}/v2/listen?model=flux-general-en&eager_eot_threshold=0.4{query}"
-    received: list[Frame] = []
-    with connect(url, compression=None, open_timeout=WAIT_S) as socket, contextlib.suppress(ConnectionClosed):
-        for message in (*messages, '{"type":"CloseStream"}'):
-            socket.send(message)
-        while True:
-            received.append(json.loads(socket.recv(timeout=WAIT_S)))
-    return [{name: value for name, value in each.items() if name != "request_id"} for each in received]
+    url = {"path": "/v2/listen", "model": "flux-general-en", "eager_eot_threshold": 0.4}
+    with WireStream(server, "flux", **url) as stream:
+        with contextlib.suppress(ConnectionClosed):
+            for message in (*messages, {"type": "CloseStream"}):
+                stream.send(message)
+        stream.rest()
+    return stream.frames
 
 
 def test_a_configure_between_messages_of_a_container_counts_from_there(live_server: Start) -> None:
     first, second = (np.concatenate([voiced(text), silence(1.5)]) for text in ("one", "two"))
-    configure = '{"type":"Configure","thresholds":{"eot_threshold":1.0,"eot_timeout_ms":1000}}'
-    received = turns(live_server(), "", flac(first), configure, flac(second))
+    configure = {"type": "Configure", "thresholds": {"eot_threshold": 1.0, "eot_timeout_ms": 1_000}}
+    received = turns(live_server(), flac(first), configure, flac(second))
     ends = [message["trigger"] for message in received if message.get("event") == "EndOfTurn"]
     assert ends == ["model", "timeout"]
 
 
 def test_a_forced_end_waits_for_the_container_before_it(live_server: Start) -> None:
-    force, first, second = '{"type":"ForceEndTurn"}', flac(voiced("one")), flac(voiced("two"))
-    received = turns(live_server(), "", first[:900], first[900:], force, second, b"", force)
+    force, first, second = {"type": "ForceEndTurn"}, flac(voiced("one")), flac(voiced("two"))
+    received = turns(live_server(), first[:900], first[900:], force, second, b"", force)
     ends = [(each["transcript"], each["trigger"]) for each in received if each.get("event") == "EndOfTurn"]
     assert ends == [("One.", "manual"), ("Two.", "manual")]
 
 
 def test_audio_of_turns_that_cannot_be_decoded_ends_with_an_error_and_damage_with_a_warning(live_server: Start) -> None:
     server, whole = live_server(), flac(TURN_AUDIO)
-    error = turns(server, "", b"garbage garbage")[-1]
+    error = turns(server, b"garbage garbage")[-1]
     assert (error["type"], error["code"]) == ("Error", "UNPARSABLE_CLIENT_MESSAGE")
     assert error["description"].startswith("unrecognized container")
-    assert [message["type"] for message in turns(server, "", whole)[-2:]] == ["TurnInfo", "TurnInfo"]
-    warning = turns(server, "", whole[:-20])[-1]
+    assert [message["type"] for message in turns(server, whole)[-2:]] == ["TurnInfo", "TurnInfo"]
+    warning = turns(server, whole[:-20])[-1]
     assert (warning["type"], warning["code"]) == ("Warning", "AUDIO_WARNING")
     assert warning["description"].startswith("truncated: ")
     server.wait_idle()

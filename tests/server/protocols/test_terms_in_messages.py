@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from websockets.sync.client import connect
 
 from model.ctc import bias
 from model.ctc.beam import BeamDecoder
 from server.coordination.term_building import CHARACTERS_PER_S
 from tests.server.protocols.deepgram.test_keyterm_server import MishearingModel
+from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import CONFIG, silence, spell
 
 AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # "kite", as this model recognizes it
 SETS = round(15 * CHARACTERS_PER_S / 2_000)  # three times what a caller may build at once
-OPENAI = {"type": "transcription", "audio": {"input": {"transcription": {}}}}
 
 
 def names(first: str) -> list[str]:
@@ -86,23 +84,18 @@ def test_terms_while_a_context_holds_are_built_on_a_thread_with_and_without_it(
 
 
 def test_terms_of_other_protocols_are_built_on_a_thread(server: LiveServer, threads: list[str]) -> None:
-    flux = f"ws://{server.host}/v2/listen?model=flux-general-en&encoding=linear16&sample_rate=16000"
-    with connect(flux) as socket:
-        socket.recv()
-        socket.send(json.dumps({"type": "Configure", "keyterms": names("flux")}))
-        assert json.loads(socket.recv())["type"] == "ConfigureSuccess"
-    with connect(f"ws://{server.host}/vosk") as socket:
-        socket.send(json.dumps({"config": {"sample_rate": 16_000, "phrase_list": names("vosk")}}))
-        socket.send(AUDIO.tobytes())
-        socket.send('{"eof": 1}')
-        texts = [json.loads(text).get("text", "") for text in socket]
-    assert "the kite flew" in texts
-    with connect(f"ws://{server.host}/v1/realtime?intent=transcription") as socket:
-        socket.recv()
-        session = json.loads(json.dumps(OPENAI))
-        session["audio"]["input"]["transcription"]["keywords"] = names("openai")
-        socket.send(json.dumps({"type": "session.update", "session": session}))
-        assert json.loads(socket.recv())["type"] == "session.updated"
+    with WireStream(server, "flux") as stream:
+        stream.send({"type": "Configure", "keyterms": names("flux")})
+        stream.until('"ConfigureSuccess"')
+    with WireStream(server, "vosk") as stream:
+        stream.send({"config": {"phrase_list": names("vosk")}})
+        stream.audio(AUDIO.tobytes())
+        stream.finish()
+    assert "the kite flew" in stream.texts()
+    with WireStream(server, "openai") as stream:
+        session = {"type": "transcription", "audio": {"input": {"transcription": {"keywords": names("openai")}}}}
+        stream.send({"type": "session.update", "session": session})
+        stream.until(names("openai")[1])
     assert len(threads) >= 3
     assert all(name.startswith("keyterms") for name in threads)
 

@@ -220,7 +220,7 @@ def test_a_recording_that_is_being_opened_does_not_hold_up_a_drain(live_server: 
     """Opening a large body of marks can take minutes."""
     server = live_server(drain_timeout_s=0.5)
     with uploading(server, FRAMES * 2**21) as (bare,):
-        wait_for(server, "waiting", 1)
+        server.wait_until(lambda: server.replica.sessions.count("upload") == 1)
         server.server.loop.call_soon_threadsafe(server.replica.drain.begin)
         assert rest(bare).startswith(b"HTTP/1.1 503 ")
 

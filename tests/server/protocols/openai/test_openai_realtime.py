@@ -137,20 +137,6 @@ def test_without_turn_detection_segments_stay_in_one_item_until_the_commit() -> 
     assert done[-1]["usage"]["seconds"] == 2.0
 
 
-def test_commits_are_answered_in_order_each_with_its_text() -> None:
-    talk = Talk(**MANUAL)
-    ids = []
-    for _ in range(2):
-        talk.append(SECOND)
-        ids += [frame["item_id"] for frame in talk.commit()]
-    talk.say(partial("one", 1), final("one", FinalReason.FINALIZE), partial("two", 0))
-    talk.say(final("two", FinalReason.FINALIZE, 1.0))
-    completed = [(f["item_id"], f["transcript"]) for f in talk.received if f["type"] == COMPLETED]
-    assert completed == list(zip(ids, ["one", "two"], strict=True))
-    committed = [f for f in talk.received if f["type"] == COMMITTED]
-    assert [f["previous_item_id"] for f in committed] == [None, ids[0]]
-
-
 def test_an_endpoint_recognized_after_a_commit_belongs_to_the_committed_item() -> None:
     talk = Talk()
     talk.append(SECOND)
