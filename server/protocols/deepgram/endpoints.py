@@ -60,8 +60,7 @@ class QueryReader:
     ) -> tuple[ListenRequest, ModelService]:
         """Return the parsed query of an admitted connection, and the model that it selects; its key terms are built.
 
-        `receipts`: the endpoint can send them. Endpointing is on by default for live streams, off for uploads. Raises:
-        BadParameter, ServerNotReady, TooManyOpenings.
+        `receipts`: the endpoint can send them. Raises: BadParameter, ServerNotReady, TooManyOpenings.
         """
         pairs = in_plain_names(pairs, TABLE)
         replica, query = self.replica, dict(pairs)
@@ -74,7 +73,6 @@ class QueryReader:
             pairs,
             replica.settings.max_channels,
             live=live,
-            default_endpointing=live,
             supports_keyterms=model.decoder.supports_bias,
             lenient_features=replica.settings.lenient_features,
             english=model.english,

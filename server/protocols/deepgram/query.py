@@ -79,12 +79,14 @@ def parse_query(
     max_channels: int,
     *,
     live: bool = True,
-    default_endpointing: bool = True,
     supports_keyterms: bool = True,
     lenient_features: bool = False,
     english: bool = True,
 ) -> ListenRequest:
-    """Parse the query of a live stream or upload once its model is known. Raises: BadParameter."""
+    """Parse the query of a live stream or upload once its model is known; only streams have endpoints by default.
+
+    Raises: BadParameter.
+    """
     given = in_plain_names(pairs, TABLE)
     query = dict(given)
     ignored = check_query(given, lenient=lenient_features)
@@ -106,7 +108,7 @@ def parse_query(
         partial_interval_ms=float(_integer(query, "interim_interval_ms")),
         interim_stability=interim_stability_of(query.get("interim_stability", "low")),
         # No word may last over a pause between two utterances.
-        endpointing_ms=0.0 if smart_end else _endpointing(query, default_endpointing or _boolean(query, UTTERANCES)),
+        endpointing_ms=0.0 if smart_end else _endpointing(query, live or _boolean(query, UTTERANCES)),
         scored_end=SMART_END if smart_end else None,
         utterance_end_ms=_utterance_end(query),
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.access.keys import read_secrets
@@ -54,8 +54,17 @@ def saved(kind: Any) -> st.SearchStrategy[Any]:
     return st.one_of(*map(saved, parts)) if parts else NUMBERS.get(kind, st.from_type(kind))
 
 
-streams = saved(SavedStream)
-SOME_STREAM = find(streams, lambda stream: bool(stream.channels))
+def blank(kind: Any) -> Any:
+    """Return the least value of a type of a saved state."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind(*map(blank, get_type_hints(kind).values()))
+    parts = get_args(kind)
+    if get_origin(kind) is tuple:
+        return () if parts[-1] is ... else tuple(map(blank, parts))
+    return None if parts else kind()
+
+
+streams, SOME_STREAM = saved(SavedStream), blank(SavedStream)
 
 
 def service(*keys: bytes, setup: tuple[str, ...] = ("model", "bf16"), clock: FakeClock | None = None) -> TicketService:

@@ -10,7 +10,6 @@ import pytest
 from server.audio.formats import AudioForm, Encoding
 from server.errors import BadParameter
 from server.http.api_docs import ABOUT
-from server.protocols.deepgram.messages import CloseStream, Configure, Finalize, KeepAlive, parse_frame
 from server.protocols.deepgram.parameters import PARAMETERS, TABLE
 from server.protocols.deepgram.query import BIASING
 from server.recognition.keyterms.keyterms import Keyterms
@@ -120,25 +119,9 @@ def test_key_terms_are_ignored_if_the_decoder_does_not_support_them() -> None:
 
 
 def test_an_upload_needs_no_rate_and_has_no_endpoints_unless_requested() -> None:
-    request = query("model=nova-3", default_endpointing=False)
+    request = query("model=nova-3", live=False)
     assert (request.form, request.options.endpointing_ms) == (AudioForm(Encoding.CONTAINER, None), None)
-    assert query("endpointing=500", default_endpointing=False).options.endpointing_ms == 500
-
-
-@pytest.mark.parametrize(
-    ("text", "action"),
-    [
-        ('{"type":"KeepAlive"}', KeepAlive()),
-        ('{"type":"Finalize"}', Finalize()),
-        ('{"type":"Finalize","channel":1}', Finalize(1)),
-        ('{"channel":null,"type":"Finalize"}', Finalize()),
-        ('{"type":"CloseStream"}', CloseStream()),
-        ('{"type":"Configure","keyterms":["foo"],"features":{"x":true}}', Configure(["foo"], {"x": True})),
-        ('{"type":"Configure"}', Configure()),
-    ],
-)
-def test_a_text_frame_becomes_an_action(text: str, action: object) -> None:
-    assert parse_frame(text, channels=2) == action
+    assert query("endpointing=500", live=False).options.endpointing_ms == 500
 
 
 def test_smart_endpointing_is_a_score_and_not_a_time() -> None:
