@@ -16,17 +16,10 @@ from websockets.sync.client import connect
 
 from server.http.uvicorn_server import EarlyRefusal
 from server.streaming.websocket import StreamWebSocket
-from tests.support.protocols.bare_http import dialed
+from tests.support.protocols.bare_http import UPGRADE, dialed
 from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
-HANDSHAKE = (
-    b"Host: h",
-    b"Upgrade: websocket",
-    b"Connection: Upgrade",
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-    b"Sec-WebSocket-Version: 13",
-)
 TARGETS = (
     *(b"*", b"?", b"//", b"/\xff\xfe", b"/%zz", b":"),
     *(b"http://[", b"http://h/v1/listen", b"/v1/%6Cisten", b"/v1/listen?\xff"),
@@ -117,7 +110,7 @@ def test_malformed_request_targets_are_answered_and_logged_without_error(
     live_server: Start, caplog: pytest.LogCaptureFixture, target: bytes, *, full: bool
 ) -> None:
     server = live_server(max_streams=1)
-    head = b"\r\n".join([b"GET " + target + b" HTTP/1.1", *HANDSHAKE, b"", b""])
+    head = b"GET %b HTTP/1.1\r\n%b\r\n" % (target, UPGRADE.encode())
     with server.listen() if full else nullcontext(), dialed(server) as connection:
         connection.sendall(head)
         answer = connection.recv(4_096)
@@ -135,7 +128,7 @@ def test_malformed_headers_are_answered_without_error(
         server.listen({"Authorization": "Token k"}),
         dialed(server) as connection,
     ):
-        connection.sendall(b"\r\n".join([b"GET /v1/listen HTTP/1.1", *HANDSHAKE, header, b"", b""]))
+        connection.sendall(b"GET /v1/listen HTTP/1.1\r\n%b%b\r\n\r\n" % (UPGRADE.encode(), header))
         assert connection.recv(4_096)[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 401"}
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
 

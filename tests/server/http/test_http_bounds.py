@@ -14,17 +14,14 @@ from uvicorn.server import ServerState
 from server.http import bounded_protocol
 from server.http.bounded_protocol import MAX_PIPELINED, BoundedHttpProtocol, PipelineFlow
 from server.streaming import client_timer
-from tests.support.protocols.bare_http import dialed, rest
+from tests.support.protocols.bare_http import UPGRADE, dialed, rest
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import GatedSpellingModel, spell
 from tests.support.streams.websocket_bench import TcpTransport
 
 Start = Callable[..., LiveServer]
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-UPGRADE = (
-    b"GET /v1/listen?encoding=linear16&sample_rate=16000 HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
-    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
+HANDSHAKE = f"GET /v1/listen?encoding=linear16&sample_rate=16000 HTTP/1.1\r\n{UPGRADE}\r\n".encode()
 
 
 def upload(text: str, version: str = "1.1", *, chunked: bool = False) -> bytes:
@@ -201,7 +198,7 @@ def test_a_handshake_after_an_unanswered_request_is_refused(live_server: Start) 
     with dialed(server) as bare:
         bare.sendall(upload("first"))
         model.wait_inside()
-        bare.sendall(UPGRADE)
+        bare.sendall(HANDSHAKE)
         answer = rest(bare)
         assert answer.startswith(b"HTTP/1.1 400")
         assert b"must wait" in answer

@@ -11,16 +11,12 @@ import pytest
 
 from server.http import uvicorn_server
 from server.http.uvicorn_server import MAX_HEAD_BYTES
-from tests.support.protocols.bare_http import dialed, rest
+from tests.support.protocols.bare_http import UPGRADE, dialed, rest
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
-UPGRADE = (
-    "Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/listen HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: y"])

@@ -10,6 +10,11 @@ from urllib.parse import urlsplit
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 
+UPGRADE = (
+    "Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+"""Headers of a WebSocket handshake."""
 LISTEN = "POST /v1/listen HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
 
 
@@ -52,9 +57,6 @@ def client_that_does_not_read(server: LiveServer, **query: object) -> socket.soc
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     client.settimeout(WAIT_S)
     client.connect((url.hostname, url.port))
-    client.sendall(
-        f"GET {url.path}?{url.query} HTTP/1.1\r\nHost: {url.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-    )
+    client.sendall(f"GET {url.path}?{url.query} HTTP/1.1\r\n{UPGRADE}\r\n".encode())
     assert b" 101 " in client.recv(2_000)
     return client
