@@ -47,7 +47,6 @@ SLOW = (
     "documents/test_commands.py",
     "server/processes/test_server_of_processes.py",
     "server/processes/test_few_descriptors.py",
-    "server/processes/test_several_engines.py",
     "deploy/proxies/test_proxies.py",
     "deploy/proxies/test_public_paths.py",
     "server/http/test_metrics_port.py",

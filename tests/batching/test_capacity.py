@@ -14,7 +14,6 @@ from batching.capacity import (
     LOOP_S,
     PERIOD_S,
     RELIEF,
-    RISE_S,
     Capacity,
     LatencyObjective,
     PeriodSteps,
@@ -70,10 +69,6 @@ def test_at_least_one_stream_is_admitted_even_if_a_step_exceeds_the_objective() 
     assert (capacity.possible, capacity.streams(), capacity.reserved()) == (0.0, 1, 0)
 
 
-def test_sizes_between_those_of_the_warm_up_are_interpolated() -> None:
-    assert possible(({1: 0.0032, 8: 0.0046, 128: 0.0286}, 1)) == pytest.approx(possible((SLOW, 1)))
-
-
 def test_processes_that_share_an_engine_carry_more_until_the_engine_is_the_bound() -> None:
     found = [possible((line(0.0001, 0.00005), count)) for count in (1, 2, 8, 16)]
     assert found[1] == pytest.approx(2 * found[0], rel=0.1)
@@ -105,60 +100,6 @@ class Load:
         self.now += seconds
         self.capacity.end_period(self.now, PeriodSteps(live=100, late=late_of_100, waited_s=waited_s), streams)
         return self.capacity.streams()
-
-
-def test_too_many_late_steps_lower_the_limit_below_the_open_streams() -> None:
-    load = Load()
-    assert load.period(300, 2) == load.period(300, 2) == load.free  # two in a hundred are allowed
-    assert load.period(300, 3) == load.free  # one period may be a stall
-    assert load.period(300, 3) == int(300 * RELIEF)
-    assert load.period(280, 3) == int(280 * RELIEF)
-    assert load.period(290, 3) == int(280 * RELIEF), "it never rises while steps are late"
-
-
-def test_single_late_periods_do_not_lower_the_limit() -> None:
-    load = Load()
-    for _ in range(20):
-        assert load.period(300, 50) == load.period(300, 0) == load.free
-
-
-def test_the_limit_rises_evenly_in_less_than_half_a_minute() -> None:
-    load = Load()
-    for _ in range(2):
-        load.period(100, 50)
-    assert load.capacity.reserved() == load.free - int(100 * RELIEF)
-    limits = [load.period(80) for _ in range(round(30 / PERIOD_S))]
-    assert limits == sorted(limits)
-    assert limits[0] == pytest.approx(100 * RELIEF + load.free * PERIOD_S / RISE_S, abs=1)
-    assert limits[round(10 / PERIOD_S) - 1] == pytest.approx(100 * RELIEF + load.free * 10 / RISE_S, abs=1)
-    assert limits[-1] == load.free
-    assert load.capacity.reserved() == 0
-
-
-def test_the_limit_rises_a_quarter_as_fast_while_streams_fill_it() -> None:
-    load = Load()
-    for _ in range(2):
-        load.period(100, 50)
-    for _ in range(20):
-        load.period(load.capacity.streams())
-    assert load.capacity.streams() == pytest.approx(100 * RELIEF + load.free * 20 * PERIOD_S / RISE_S / 4, abs=1)
-
-
-def test_the_limit_rises_while_no_stream_is_open_and_in_long_periods() -> None:
-    load = Load()
-    for _ in range(2):
-        load.period(100, 50)
-    load.capacity.end_period(load.now + 10.0, PeriodSteps(), 0)
-    assert load.capacity.streams() == pytest.approx(100 * RELIEF + load.free * 10 / RISE_S, abs=1)
-    load.capacity.end_period(load.now + 30.0, PeriodSteps(), 0)
-    assert load.capacity.streams() == load.free
-
-
-def test_late_steps_of_a_few_streams_do_not_close_the_replica() -> None:
-    load = Load()
-    for _ in range(10):
-        load.period(2, 50)
-    assert load.capacity.streams() == int(FLOOR * load.capacity.possible) > 30
 
 
 @pytest.mark.parametrize(("waited_s", "fewer"), [(LONG_WAIT_S - 0.1, False), (LONG_WAIT_S + 0.1, True)])

@@ -1,4 +1,4 @@
-"""The slot pool: slots are reset on allocation, and a handle is valid until its release."""
+"""The slot pool's refusals; `test_slots_stateful.py` checks it under random operations."""
 
 from __future__ import annotations
 
@@ -8,36 +8,20 @@ from batching.errors import StaleHandle, WrongState
 from batching.pool import Handle, SlotPool
 from tests.support.servers.fakes import EchoModel
 
-USES = ["release", "reset", "export", "restore", "slots"]
-STATE = bytes(EchoModel.state_bytes)
-OTHER = b"\1" * EchoModel.state_bytes
 
-
-def make(capacity: int = 4) -> SlotPool:
-    return SlotPool(EchoModel(capacity))
-
-
-def apply(pool: SlotPool, use: str, handle: Handle) -> None:
-    if use == "slots":
-        pool.slots([handle])
-    elif use == "restore":
-        pool.restore(handle, OTHER)
-    else:
-        getattr(pool, use)(handle)
-
-
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", ["release", "reset", "export", "restore", "slots"])
 @pytest.mark.parametrize("slot", [0, 1, -1, 99])
 def test_a_handle_of_another_pool_is_refused(use: str, slot: int) -> None:
-    pool = make(capacity=2)
-    own = pool.take()
+    pool = SlotPool(EchoModel(capacity=2))
+    other = Handle(slot, pool.take().generation)
+    arguments = {"slots": ([other],), "restore": (other, bytes(EchoModel.state_bytes))}.get(use, (other,))
     with pytest.raises(StaleHandle):
-        apply(pool, use, Handle(slot, own.generation))
+        getattr(pool, use)(*arguments)
 
 
 def test_a_state_of_another_size_is_refused_and_changes_nothing() -> None:
-    pool = make()
+    pool = SlotPool(EchoModel())
     handle = pool.take()
     with pytest.raises(WrongState):
-        pool.restore(handle, OTHER[1:])
-    assert pool.export(handle) == STATE
+        pool.restore(handle, b"\1" * (EchoModel.state_bytes - 1))
+    assert pool.export(handle) == bytes(EchoModel.state_bytes)

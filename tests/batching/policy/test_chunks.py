@@ -32,15 +32,6 @@ def test_a_chunk_of_short_steps_may_last_longer_by_the_time_between_two_batches(
     assert chunks.longest(1, 8, others=True) == steps
 
 
-@pytest.mark.parametrize(("deadline_in_s", "found"), [(0.1, ([0], 4)), (0.02, ((), 1))])
-def test_a_burst_that_makes_the_batch_after_it_late_does_not_run_before_it(
-    deadline_in_s: float, found: tuple[object, int]
-) -> None:
-    chunks = Chunks((1, 4), ServiceTimes({1: 0.010, 8: 0.017}), max_rows=64)
-    chunks.measured(1, 4, 0.014)
-    assert chunks.burst([4, *[1] * 7], [deadline_in_s] * 8) == found
-
-
 def test_the_warm_up_runs_chunks_of_every_length_that_fit_and_reports_the_times_of_single_steps() -> None:
     model = ChunkedModel(capacity=8, largest=5)
     stepper = Stepper(model)

@@ -136,23 +136,6 @@ def test_a_stream_that_failed_before_the_loss_is_closed_after_it_and_not_opened_
     assert not other._worker._handles
 
 
-def test_a_failure_that_was_not_delivered_before_the_loss_is_delivered_once_after_it() -> None:
-    engine = driven()
-    front = Recovering(engine)
-    stream = front.engine.open()
-    front.engine.push(stream, step(3), tag="good")
-    front.engine.push(stream, step(FailingModel.POISON), tag="bad")
-    front.end.send()
-    engine.settle()
-    front.lose()  # with both answers in the socket
-    other = driven()
-    front.connect(other)
-    work(front, other)
-    assert answers(front, stream) == [("good", [3, 1])]
-    failed = [event for event in front.events if isinstance(event, StreamFailed)]
-    assert [(event.stream, type(event.error)) for event in failed] == [(stream, StepFailed)]
-
-
 def test_no_more_steps_are_sent_again_than_the_engine_queues() -> None:
     engine = driven(max_queued=3)
     front = Recovering(engine, max_queued=3, every_steps=50)

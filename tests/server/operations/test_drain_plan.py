@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -21,7 +20,8 @@ from server.operations.drain import (
     combined_drain,
 )
 from server.operations.metrics import Metrics
-from tests.support.servers.fakes import WAIT_S, FakeClock
+from tests.server.processes.children import on_a_loop
+from tests.support.servers.fakes import WAIT_S
 
 
 class Stays:
@@ -63,10 +63,6 @@ class Bound(Stays):
         return False
 
 
-def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, WAIT_S))
-
-
 def sessions_and_drain(
     *, timeout_s: float = 0.0, spread_s: float = 0.0, flush_s: float = 0.0, **extra: Any
 ) -> tuple[OpenSessions, Drain, asyncio.Event]:
@@ -77,96 +73,68 @@ def sessions_and_drain(
     return sessions, drain, done
 
 
-def test_resumable_sessions_leave_at_once_and_others_may_finish() -> None:
-    async def story() -> None:
-        sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
-        goes, stays, bound = Leaves(sessions), Stays(sessions), Bound(sessions)
-        assert drain.begin()
-        assert not drain.begin(), "a drain begins only once"
-        with pytest.raises(ServerDraining):
-            sessions.refuse_if_draining()
-        await goes.left.wait()
-        assert goes.asked == 0
-        report = drain.report()
-        assert (report.phase, report.sessions) == (Phase.WAITING, {"deepgram": 2})
-        assert 0 < report.remaining_s <= 1_000
-        stays.end()
-        bound.end()
-        await done.wait()
-        assert (stays.asked, bound.asked) == (0, 0)
-        assert drain.report().phase is Phase.DRAINED
-
-    run(story())
-
-
-def test_remaining_sessions_are_asked_to_end_after_the_timeout_at_random_times() -> None:
-    async def story() -> None:
-        spans: list[tuple[float, float]] = []
-
-        def jitter(low: float, high: float) -> float:
-            spans.append((low, high))
-            return 0.0
-
-        sessions, drain, done = sessions_and_drain(spread_s=3.0, flush_s=WAIT_S, jitter=jitter)
-        crowd = [Stays(sessions) for _ in range(4)]
-        drain.begin()
-        await done.wait()
-        assert [session.asked for session in crowd] == [1] * 4
-        assert spans[-4:] == [(0.0, 4 * SPREAD_PER_SESSION_S)] * 4, "few sessions are spread over less time"
-
-    run(story())
-
-
-def test_spread_of_many_sessions_is_capped_by_the_setting() -> None:
-    async def story() -> None:
-        spans: set[float] = set()
-
-        def jitter(_: float, high: float) -> float:
-            spans.add(high)
-            return 0.0
-
-        sessions, drain, done = sessions_and_drain(spread_s=0.5, flush_s=WAIT_S, jitter=jitter)
-        for _ in range(50):
-            Stays(sessions)
-        drain.begin()
-        await done.wait()
-        assert spans == {0.5}
-
-    run(story())
-
-
-def test_drain_ends_although_a_session_stays_open() -> None:
-    async def story() -> None:
-        sessions, drain, done = sessions_and_drain()
-        stubborn = Stays(sessions, willing=False)
-        drain.begin()
-        await done.wait()
-        assert stubborn.asked == 1
-        assert drain.report().sessions == {"deepgram": 1}
-
-    run(story())
-
-
-def test_lost_engine_skips_the_timeout_and_lingers() -> None:
-    async def story() -> None:
-        sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
-        session = Stays(sessions)
-        began_s = asyncio.get_running_loop().time()
-        drain.begin()
-        drain.give_up("it is gone")
-        drain.give_up("again")
-        await done.wait()
-        assert asyncio.get_running_loop().time() - began_s >= LOST_LINGER_S
-        assert (drain.lost, session.asked) == ("it is gone", 1)
-
-    run(story())
-
-
-def test_report_of_a_serving_replica() -> None:
-    sessions = OpenSessions(Metrics(8, 8))
-    drain = Drain(sessions, DrainTimes(timeout_s=9.0, spread_s=0.0, flush_s=0.0), FakeClock())
+@on_a_loop
+async def test_resumable_sessions_leave_at_once_and_others_may_finish() -> None:
+    sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
+    goes, stays, bound = Leaves(sessions), Stays(sessions), Bound(sessions)
+    assert drain.report() == DrainReport(Phase.SERVING, {"deepgram": 3}, 0.0, 0.0)
+    assert drain.begin()
+    assert not drain.begin(), "a drain begins only once"
+    with pytest.raises(ServerDraining):
+        sessions.refuse_if_draining()
+    await goes.left.wait()
+    assert goes.asked == 0
     report = drain.report()
-    assert (report.phase, report.elapsed_s, report.remaining_s) == (Phase.SERVING, 0.0, 0.0)
+    assert (report.phase, report.sessions) == (Phase.WAITING, {"deepgram": 2})
+    assert 0 < report.remaining_s <= 1_000
+    stays.end()
+    bound.end()
+    await done.wait()
+    assert (stays.asked, bound.asked) == (0, 0)
+    assert drain.report().phase is Phase.DRAINED
+
+
+@pytest.mark.parametrize(("count", "within_s"), [(4, 4 * SPREAD_PER_SESSION_S), (50, 0.5)])
+@on_a_loop
+async def test_remaining_sessions_are_asked_to_end_at_random_times_after_the_timeout(
+    count: int, within_s: float
+) -> None:
+    """Few are spread over less time."""
+    spans: list[tuple[float, float]] = []
+
+    def jitter(low: float, high: float) -> float:
+        spans.append((low, high))
+        return 0.0
+
+    sessions, drain, done = sessions_and_drain(spread_s=0.5, flush_s=WAIT_S, jitter=jitter)
+    crowd = [Stays(sessions) for _ in range(count)]
+    drain.begin()
+    await done.wait()
+    assert [session.asked for session in crowd] == [1] * count
+    assert spans[-count:] == [(0.0, within_s)] * count
+
+
+@on_a_loop
+async def test_drain_ends_although_a_session_stays_open() -> None:
+    sessions, drain, done = sessions_and_drain()
+    stubborn = Stays(sessions, willing=False)
+    drain.begin()
+    await done.wait()
+    assert stubborn.asked == 1
+    assert drain.report().sessions == {"deepgram": 1}
+
+
+@on_a_loop
+async def test_lost_engine_skips_the_timeout_and_lingers() -> None:
+    sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
+    session = Stays(sessions)
+    began_s = asyncio.get_running_loop().time()
+    drain.begin()
+    drain.give_up("it is gone")
+    drain.give_up("again")
+    await done.wait()
+    assert asyncio.get_running_loop().time() - began_s >= LOST_LINGER_S
+    assert (drain.lost, session.asked) == ("it is gone", 1)
 
 
 def test_reports_of_several_processes_are_those_of_one_drain() -> None:

@@ -31,10 +31,23 @@ class Hosts:
             places=places,
             spare=spare,
             timeout_s=60.0,
-            on_moved=self._moved,
+            on_moved=self.moves.append,
             on_lost=self.lost.append,
             clock=lambda: self.now,
         )
+
+    @classmethod
+    async def serving(cls, *, spare: bool = False, places: int = 1) -> Hosts:
+        """All hosts serve, and the spare one is ready."""
+        hosts = cls(spare=spare, places=places)
+        await hosts.hosts.begin()
+        hosts.hosts.look_after_spare()
+        await settled()
+        return hosts
+
+    async def current(self) -> list[Any]:
+        """The hosts that serve, by place."""
+        return [await self.hosts.current(place) for place in range(len(self.hosts._serving))]
 
     async def _start(self, in_background: bool) -> Any:
         child = FakeChild()
@@ -44,9 +57,6 @@ class Hosts:
         if self._ready:
             child.ready.set_result(None)
         return child
-
-    def _moved(self, place: int) -> None:
-        self.moves.append(place)
 
     def kill(self, child: FakeChild) -> None:
         child.process.returncode = -9
@@ -74,25 +84,8 @@ async def test_requests_during_the_start_wait_until_the_host_is_ready() -> None:
 
 
 @on_a_loop
-async def test_a_spare_takes_over_at_once_and_another_one_is_started() -> None:
-    hosts = Hosts(spare=True)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    await settled()
-    first, spare = hosts.started
-    assert await hosts.hosts.current() is first
-    hosts.kill(first)
-    assert await hosts.hosts.current() is spare
-    await settled()
-    assert hosts.moves == [], "front ends notice the end by themselves, and would connect twice"
-    assert len(hosts.started) == 3
-
-
-@on_a_loop
 async def test_without_a_spare_requests_wait_for_the_next_host() -> None:
-    hosts = Hosts(spare=False)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
+    hosts = await Hosts.serving()
     hosts._ready = False
     hosts.kill(hosts.started[0])
     waiting = asyncio.ensure_future(hosts.hosts.current())
@@ -146,8 +139,7 @@ async def test_a_restart_with_other_files_is_refused_and_changes_nothing(engine:
 
 @on_a_loop
 async def test_a_restart_starts_what_was_loaded_on_demand_before_it_compares() -> None:
-    hosts = Hosts(spare=False)
-    await hosts.hosts.begin()
+    hosts = await Hosts.serving()
     hosts.started[0].models = {"model ": "a", "model es": "1"}
     hosts.models = {"model ": "a"}
     await hosts.hosts.restart()
@@ -156,8 +148,7 @@ async def test_a_restart_starts_what_was_loaded_on_demand_before_it_compares() -
 
 @on_a_loop
 async def test_a_host_that_ends_before_a_restart_is_over_is_not_used() -> None:
-    hosts = Hosts(spare=False, places=2)
-    await hosts.hosts.begin()
+    hosts = await Hosts.serving(places=2)
     hosts._ready = False
     restart = asyncio.ensure_future(hosts.hosts.restart())
     await settled()
@@ -167,13 +158,12 @@ async def test_a_host_that_ends_before_a_restart_is_over_is_not_used() -> None:
     hosts.started[3].ready.set_result(None)
     with pytest.raises(ServerNotReady, match="has ended"):
         await restart
-    assert [await hosts.hosts.current(place) for place in range(2)] == hosts.started[:2]
+    assert await hosts.current() == hosts.started[:2]
 
 
 @on_a_loop
 async def test_a_restart_whose_requester_ends_is_given_up_and_logged() -> None:
-    hosts = Hosts(spare=False)
-    await hosts.hosts.begin()
+    hosts = await Hosts.serving()
     hosts._ready = False
     with capture_logs() as lines:
         restart = asyncio.ensure_future(hosts.hosts.restart())
@@ -208,10 +198,7 @@ async def test_a_spare_with_other_files_is_ended_and_a_lost_host_replaced_all_th
 @on_a_loop
 async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.processes.engine_hosts.LET_GO_S", 0.0)
-    hosts = Hosts(spare=True)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    await settled()
+    hosts = await Hosts.serving(spare=True)
     old = list(hosts.started)
     await hosts.hosts.restart()
     await settled()
@@ -221,52 +208,23 @@ async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatc
     assert len(hosts.started) == 4, "the new host has a spare of its own"
 
 
+@pytest.mark.parametrize(("seconds", "lost"), [(1.0, True), (10.0, False)])
 @on_a_loop
-async def test_a_restart_that_fails_leaves_the_present_host() -> None:
-    hosts = Hosts(spare=False)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    hosts._ready = False
-    restart = asyncio.ensure_future(hosts.hosts.restart())
-    await settled()
-    hosts.started[1].ready.set_exception(EngineDead("out of memory"))
-    with pytest.raises(ServerNotReady, match="out of memory"):
-        await restart
-    assert await hosts.hosts.current() is hosts.started[0]
-    assert not hosts.lost
-
-
-@on_a_loop
-async def test_hosts_that_end_again_and_again_are_given_up() -> None:
-    hosts = Hosts(spare=True)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    for _ in range(DEATHS):
+async def test_hosts_that_end_again_and_again_are_given_up(seconds: float, lost: bool) -> None:
+    hosts = await Hosts.serving(spare=True)
+    for _ in range(DEATHS if lost else 30):
         await settled()
-        hosts.now += 1.0
+        hosts.now += seconds
         hosts.kill(await hosts.hosts.current())  # type: ignore[arg-type]
-    assert hosts.lost
-    with pytest.raises(EngineDead):
-        await hosts.hosts.current()
-
-
-@on_a_loop
-async def test_one_end_every_ten_seconds_is_carried_on() -> None:
-    hosts = Hosts(spare=True)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    for _ in range(30):
-        await settled()
-        hosts.now += 10.0
-        hosts.kill(await hosts.hosts.current())  # type: ignore[arg-type]
-    assert not hosts.lost
+    assert bool(hosts.lost) is lost
+    if lost:
+        with pytest.raises(EngineDead):
+            await hosts.hosts.current()
 
 
 @on_a_loop
 async def test_hosts_that_cannot_start_are_given_up() -> None:
-    hosts = Hosts(spare=False)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
+    hosts = await Hosts.serving()
     hosts._ready = False
     hosts.kill(hosts.started[0])
     for _ in range(2):
@@ -278,10 +236,7 @@ async def test_hosts_that_cannot_start_are_given_up() -> None:
 
 @on_a_loop
 async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
-    hosts = Hosts(spare=True)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    await settled()
+    hosts = await Hosts.serving(spare=True)
     first, spare = hosts.started
     for child in (first, spare):
         hosts.hosts.reported(child, 0.0)  # type: ignore[arg-type]
@@ -310,10 +265,7 @@ async def test_no_host_is_killed_because_the_supervisor_itself_was_stopped() -> 
 
 @on_a_loop
 async def test_a_silent_spare_is_not_promoted() -> None:
-    hosts = Hosts(spare=True)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    await settled()
+    hosts = await Hosts.serving(spare=True)
     first, spare = hosts.started
     hosts.hosts.reported(spare, 0.0)  # type: ignore[arg-type]
     hosts.now += 3.0
@@ -325,9 +277,7 @@ async def test_a_silent_spare_is_not_promoted() -> None:
 
 @on_a_loop
 async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
-    hosts = Hosts(spare=True)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
+    hosts = await Hosts.serving(spare=True)
     hosts.hosts.look_after_spare()
     await hosts.hosts.restart()
     await settled()
@@ -337,23 +287,18 @@ async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
 
 @on_a_loop
 async def test_a_spare_takes_the_place_of_the_host_that_ended_and_the_others_serve_on() -> None:
-    hosts = Hosts(spare=True, places=3)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    await settled()
+    hosts = await Hosts.serving(spare=True, places=3)
     first, second, third, spare = hosts.started
     hosts.kill(second)
-    assert [await hosts.hosts.current(place) for place in range(3)] == [first, spare, third]
+    assert await hosts.current() == [first, spare, third]
+    assert hosts.moves == [], "front ends notice the end by themselves, and would connect twice"
     await settled()
     assert len(hosts.started) == 5, "the spare has a successor"
 
 
 @on_a_loop
 async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_new_one() -> None:
-    hosts = Hosts(spare=True, places=2)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    await settled()
+    hosts = await Hosts.serving(spare=True, places=2)
     first, second, spare = hosts.started
     hosts.kill(first)
     hosts._ready = False
@@ -369,11 +314,10 @@ async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_
     assert len(serving) == 2, "no host serves in two places"
 
 
+@pytest.mark.parametrize("fails", [False, True])
 @on_a_loop
-async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_ready() -> None:
-    hosts = Hosts(spare=False, places=2)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
+async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_ready_or_none(fails: bool) -> None:
+    hosts = await Hosts.serving(places=2)
     before = list(hosts.started)
     hosts._ready = False
     restart = asyncio.ensure_future(hosts.hosts.restart())
@@ -381,30 +325,18 @@ async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_
     fresh = hosts.started[2:]
     fresh[0].ready.set_result(None)
     await settled()
-    assert [await hosts.hosts.current(place) for place in range(2)] == before
-    fresh[1].ready.set_result(None)
-    await restart
-    assert [await hosts.hosts.current(place) for place in range(2)] == fresh
-    assert hosts.moves == [0, 1]
-
-
-@on_a_loop
-async def test_a_restart_of_which_one_host_cannot_start_changes_nothing() -> None:
-    hosts = Hosts(spare=False, places=2)
-    await hosts.hosts.begin()
-    hosts.hosts.look_after_spare()
-    before = list(hosts.started)
-    hosts._ready = False
-    restart = asyncio.ensure_future(hosts.hosts.restart())
-    await settled()
-    fresh = hosts.started[2:]
-    fresh[0].ready.set_result(None)
-    fresh[1].ready.set_exception(EngineDead("out of memory"))
-    with pytest.raises(ServerNotReady, match="out of memory"):
+    assert await hosts.current() == before
+    if fails:
+        fresh[1].ready.set_exception(EngineDead("out of memory"))
+        with pytest.raises(ServerNotReady, match="out of memory"):
+            await restart
+        assert all(child.stopped for child in fresh)
+    else:
+        fresh[1].ready.set_result(None)
         await restart
-    assert [await hosts.hosts.current(place) for place in range(2)] == before
-    assert all(child.stopped for child in fresh)
-    assert hosts.moves == []
+    assert await hosts.current() == (before if fails else fresh)
+    assert hosts.moves == ([] if fails else [0, 1])
+    assert not hosts.lost
 
 
 def test_front_ends_are_shared_out_evenly_among_the_places() -> None:

@@ -1,4 +1,7 @@
-"""A server of several processes: the same words, losses of each process, exactness, operations, and its end."""
+"""A server of several processes: the same words, losses of each process, exactness, operations, and its end.
+
+The main one has two engines, so that front ends have different ones.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, WITHIN
 from tutti_asr_lab.trials.streams import Audio, Outcome
 
 STREAM_S = 5.0
+HOSTS = 3  # of the server with two front ends
 AT_ONCE_S = 0.5
 """For a restart: another engine takes seconds to start, and is to take over while streams are live."""
 
@@ -57,9 +61,23 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(log: Path) -> Iterator[FrontEnds]:
-    """A server with two front ends that tests leave as it was, but for the one that drains it, its last."""
-    with FrontEnds(2, log=log) as server:
+    """A server with two front ends, each with an engine host of its own, and a spare host.
+
+    Tests leave it as it was, but for the one that drains it, its last.
+    """
+    with FrontEnds(2, "--engines", "2", "--threads", "1", log=log) as server:
         yield server
+
+
+def all_hosts(server: FrontEnds) -> list[Process]:
+    """The engine hosts that serve and the spare one, once all run, the oldest first."""
+    server.until(lambda: len(server.processes(ENGINE_HOST)) == HOSTS)
+    return server.processes(ENGINE_HOST)
+
+
+def busy_s(process: Process) -> float:
+    """Return the processor time of a process so far. Source: clock_getcpuclockid(3), on Linux."""
+    return time.clock_gettime((~process.pid << 3) | 2)
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +131,15 @@ def during(
     return asyncio.run(run())
 
 
-def test_streams_of_two_front_ends_have_the_words_of_one_process(
+def test_both_engines_compute_and_the_words_are_those_of_one_process(
     two: FrontEnds, played: list[Audio], texts: dict[str, str]
 ) -> None:
+    hosts = all_hosts(two)
+    before = [busy_s(host) for host in hosts]
     check(asyncio.run(two.play(played)), texts)
+    first, second, spare = (busy_s(host) - began for host, began in zip(hosts, before, strict=True))
+    assert min(first, second) > 5 * spare
+    assert min(first, second) > 0.3 * max(first, second), "each has half of the streams"
     assert len(two.processes(FRONT_END)) == 2
 
 
@@ -187,16 +210,17 @@ def phase_of(server: FrontEnds, name: str) -> str:
         return next(str(model["phase"]) for model in http.get("/admin/models").json() if model["name"] == name)
 
 
-def test_a_killed_engine_is_a_pause(two: FrontEnds, played: list[Audio], texts: dict[str, str]) -> None:
-    two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
-    check(during(two, played, lambda: two.kill(two.processes(ENGINE_HOST)[0])), texts)
+@pytest.mark.parametrize("lost", [1, 2])
+def test_killed_engines_are_a_pause(two: FrontEnds, played: list[Audio], texts: dict[str, str], lost: int) -> None:
+    busiest = sorted(all_hosts(two), key=busy_s)[-lost:]
+    check(during(two, played, lambda: [two.kill(host) for host in busiest]), texts)
+    assert not {host.pid for host in busiest} & {host.pid for host in all_hosts(two)}
 
 
-def test_an_engine_restarted_by_an_operator_is_a_pause(
+def test_engines_restarted_by_an_operator_are_a_pause(
     two: FrontEnds, played: list[Audio], texts: dict[str, str]
 ) -> None:
-    two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
-    before = {process.pid for process in two.processes(ENGINE_HOST)}
+    before = {process.pid for process in all_hosts(two)}
 
     def restart() -> None:
         with two.http as http:
@@ -211,23 +235,21 @@ def test_an_engine_restarted_by_an_operator_is_a_pause(
 def test_a_restart_whose_new_engine_is_killed_is_refused_and_the_present_one_continues(
     two: FrontEnds, played: list[Audio], texts: dict[str, str]
 ) -> None:
-    two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
+    all_hosts(two)
     with two.http as http, ThreadPoolExecutor() as pool:
         answer = pool.submit(http.post, "/admin/engine/restart")
-        two.until(lambda: len(two.processes(ENGINE_HOST)) == 3)
-        two.kill(two.processes(ENGINE_HOST)[2])
+        two.until(lambda: len(two.processes(ENGINE_HOST)) > HOSTS)
+        two.kill(two.processes(ENGINE_HOST)[HOSTS])
         assert answer.result().status_code == 503
     assert "no new engine could start" in answer.result().text
     check(asyncio.run(two.play(played, realtime=False)), texts)
 
 
 def test_the_kernel_ends_the_spare_host_first_and_then_the_engine(two: FrontEnds) -> None:
-    two.until(lambda: len(two.processes(ENGINE_HOST)) == 2)
-
     def points(process: Process) -> int:
         return int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
 
-    serving, spare = two.processes(ENGINE_HOST)
+    serving, _, spare = all_hosts(two)
     two.until(lambda: points(spare) > points(serving))
     assert points(serving) > max(map(points, two.processes(FRONT_END)))
 
