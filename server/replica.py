@@ -21,8 +21,7 @@ from server.models.loading import LoadedModel, LoadedVad
 from server.models.registry import ModelRegistry, RegistryEntry
 from server.models.service import NOTHING, MakeSession, ModelService, ServiceBuilder, plain
 from server.operations.drain import Drain, DrainTimes, OpenSessions
-from server.operations.key_metrics import KeyMetrics
-from server.operations.metrics import Metrics
+from server.operations.metrics import KeyMetrics, Metrics
 from server.receipts.keys import ReceiptKeys
 from server.recognition.request import Feature, Request
 from server.recognition.session import Session

@@ -22,7 +22,7 @@ from model.errors import install_hint
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
 from server.app import create_app
-from server.configuration.addresses import check_addresses, interfaces, open_address
+from server.configuration.addresses import check_addresses, open_address
 from server.http.uvicorn_server import uvicorn_config
 from server.models.loading import load_served
 from server.models.registry import STOP_TIMEOUT_S, outlines_of
@@ -36,7 +36,7 @@ from server.operations.process import (
     reopen_closed_stdio,
     return_large_blocks,
 )
-from server.operations.start_message import said_of_admin, said_of_keys, start_message
+from server.operations.start_message import announcement
 from server.recognition.session import Session
 from server.replica import Replica
 from server.settings import Settings
@@ -72,12 +72,7 @@ class DrainingServer(uvicorn.Server):
             settings, models = self._replica.settings, self._replica.models
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             url = open_address(host, port)
-            said: dict[str, object] = dict(interfaces(host))
-            if settings.log_format == "json":
-                said = {"docs": f"{url}/docs", "streams": models.limit, "streams_fixed": settings.max_streams != "auto"}
-                said |= {"keys": said_of_keys(settings), "admin": said_of_admin(settings)}
-            elif settings.log_level in ("debug", "info"):
-                self.on_message(f"{start_message(settings, url, models.limit)}\n")
+            said = announcement(settings, url, models.limit, self.on_message)
             _log.info("listening", url=url, models=[service.name for service in models], **said)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature

@@ -177,7 +177,7 @@ class Settings(BaseSettings):
     max_streams_per_key: int | None = Field(None, ge=1)
     """Calls that a key may have open at a time, unless the file says otherwise. By default unlimited."""
     max_openings_per_s: Literal["auto", "off"] | Annotated[float, Field(gt=0)] = "auto"
-    """Openings of streams a second for one key or address, after a burst: server/coordination/opening_rate.py."""
+    """Openings of streams a second for one key or address, after a burst: server/coordination/limits.py."""
     token_keys: tuple[SecretStr, ...] = ()
     """Secrets that sign browser tokens: the first signs, all are accepted. By default one made at start."""
     token_keys_file: Path | None = None

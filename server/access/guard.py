@@ -98,7 +98,7 @@ class Guard:
     async def enter_without_key(self, connection: HTTPConnection) -> None:
         """Admit a request for one stream on an endpoint without keys. Raises: Refused."""
         self._sessions.refuse_if_draining()
-        await self.coordinator.enter_without_key(_address_owner(connection))
+        (await self.coordinator.enter("", None, [_address_owner(connection)])).release()
 
     def refuse_if_unavailable(self) -> None:
         """Refuse a stream while the replica is draining or full. Raises: ServerDraining, ServerFull."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from server.coordination.remote_slots import RemoteSlots
+from server.coordination.remote import RemoteSlots
 from server.coordination.slots import Slots
 
 ModelSlots = Slots | RemoteSlots
@@ -40,15 +40,12 @@ class Coordinator(TicketUse, Protocol):
     """Decisions about calls and streams. A call is one connection or upload, with any number of channels."""
 
     async def enter(self, owner: str, limit: int | None, openings: Sequence[str]) -> CallLease:
-        """Count a call of this key, None: without a limit, if there is room for a stream.
+        """Count a call of this key if there is room for a stream; `limit` None: any number of calls.
 
         `openings`: the owners whose rate is checked, that is, the caller's address, and the key unless the server is
         open. Raises: TooManyOpenings, TooManyStreams, ServerFull; the call counts against no key then. ServerNotReady
         if the deciding process has ended.
         """
-
-    async def enter_without_key(self, opening: str) -> None:
-        """Count an opening of this address if there is room for a stream. Raises: TooManyOpenings, ServerFull."""
 
     def refuse_if_full(self) -> None:
         """Refuse a call early, from locally known facts; `enter` makes the decision. Raises: ServerFull."""

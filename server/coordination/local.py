@@ -7,11 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from batching.capacity import Capacity, LatencyObjective
-from server.coordination.opening_rate import OpeningRate, automatic
-from server.coordination.quota import Lease, Quotas
-from server.coordination.retry_after import RetryAfter
+from server.coordination.limits import TICKET_TTL_S, Lease, OpeningRate, Quotas, RetryAfter, UsedTickets, automatic
 from server.coordination.slots import SlotLimits, Slots
-from server.coordination.used_tickets import TICKET_TTL_S, UsedTickets
 from server.errors import ServerFull
 from server.settings import Settings
 
@@ -47,22 +44,13 @@ class LocalCoordinator:
         """Do as `enter`."""
         for opening in openings:
             self.openings.take(opening, self._clock())
-        lease = self.quotas.take(owner, 1, limit)
+        lease = self.quotas.take(owner, limit)
         try:
             self.refuse_if_full()
         except ServerFull:
             lease.release()
             raise
         return lease
-
-    async def enter_without_key(self, opening: str) -> None:
-        """Count an opening of this address if there is room for a stream. Raises: TooManyOpenings, ServerFull."""
-        self.enter_without_key_now(opening)
-
-    def enter_without_key_now(self, opening: str) -> None:
-        """Do as `enter_without_key`."""
-        self.openings.take(opening, self._clock())
-        self.refuse_if_full()
 
     def refuse_if_full(self) -> None:
         """Refuse a call if no model can take a stream now. Raises: ServerFull."""

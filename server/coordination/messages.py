@@ -6,7 +6,7 @@ front end are handled in the order in which they were sent.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,11 +21,11 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Enter(Message, frozen=True):
-    """Count a call of a key, if there is room for a stream. `owner` None: of no key, so no lease is held."""
+    """Count a call of a key, if there is room for a stream."""
 
     lease: int
     openings: tuple[str, ...]
-    owner: str | None
+    owner: str
     limit: int | None
 
 
@@ -101,20 +101,10 @@ class StreamsEnded(Message, frozen=True):
     model: str
 
 
-# Answers
+# Answers: nothing, whether a ticket was used, or
 
 
-class Granted(Message, frozen=True):
-    """The lease of the request is held."""
-
-
-class TicketState(Message, frozen=True):
-    """Whether the ticket was used."""
-
-    used: bool
-
-
-class Numbers(Message, frozen=True):
+class Numbers(msgspec.Struct, frozen=True, array_like=True):
     """Estimates of the whole server: for the reported model, and `limit` and `capacity` for all models.
 
     `processes`: number of processes that serve the model; `full`: as in `RefuseHint`.
@@ -140,14 +130,14 @@ class RefuseHint(Message, frozen=True):
 
 Request = Enter | TakeSlots | AskTicket | ReportSteps
 Notice = Leave | GiveBack | UseTicket | OpenSlots | CloseSlots | StreamsEnded
-Answer = Granted | TicketState | Numbers
+Answer = None | bool | Numbers
 
 
 class Channel(Protocol):
     """Interface of a front end's connection to the deciding process. Messages are sent in the order of the calls."""
 
-    async def request(self, message: Request) -> Answer:
-        """Return the answer to a message.
+    async def request(self, message: Request) -> Any:
+        """Return the answer to a message, a `Numbers` as a list.
 
         The message is sent before the wait, so cancelling does not withdraw it; its answer may then never arrive.
         Raises: Refused, as raised by the other process; ServerNotReady once that process has ended.

@@ -1,29 +1,38 @@
-"""Coordinator of a front end: sends requests and counts of steps to another process over a `Channel`."""
+"""Coordinator of a front end: another process decides over a `Channel`, and gets the sums of the steps here."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
+from batching.capacity import LatencyObjective, PeriodSteps
+from server.coordination.limits import LEAST_PER_S, MAX_BUCKETS, RetryAfter
 from server.coordination.local import objective_of
 from server.coordination.messages import (
     AskTicket,
     Channel,
     CloseSlots,
     Enter,
+    GiveBack,
     Leave,
     Numbers,
+    OpenSlots,
     RefuseHint,
-    TicketState,
+    ReportSteps,
+    StreamsEnded,
+    TakeSlots,
     UseTicket,
 )
-from server.coordination.opening_rate import LEAST_PER_S, MAX_BUCKETS
-from server.coordination.remote_slots import Link, RemoteSlots
-from server.coordination.retry_after import RetryAfter
+from server.coordination.slots import HeldSlots, StreamLease
 from server.errors import Refused, ServerFull, TooManyOpenings
 from server.settings import Settings
 
+UNKNOWN = Numbers(0, 0, 1.0, 0.0, 0.0, 1, None)  # before the first report was answered
 TOO_FAST_S = 1 / LEAST_PER_S
 """Seconds after a refusal for which an address is refused without asking: after that long it may open a stream again at
 the lowest rate of `auto`."""
@@ -49,10 +58,9 @@ class RemoteCoordinator:
 
     def __init__(self, settings: Settings, channel: Channel, clock: Callable[[], float]) -> None:
         self._settings = settings
-        self._channel = channel
+        self.channel = channel
         self._clock = clock
-        self._leases = itertools.count(1)  # lease numbers, for calls and for streams
-        self._link = Link(channel, self._leases, self._take_numbers)
+        self.leases = itertools.count(1)  # lease numbers, for calls and for streams
         self._retry = RetryAfter()
         self._full: str | None = None
         self._too_fast: OrderedDict[str, tuple[str, float]] = OrderedDict()  # by owner: text, expiry time
@@ -67,25 +75,18 @@ class RemoteCoordinator:
 
     async def enter(self, owner: str, limit: int | None, openings: Sequence[str]) -> RemoteLease:
         """Count a call of this key. Raises: TooManyOpenings, TooManyStreams, ServerFull, ServerNotReady."""
-        number = next(self._leases)
-        await self._enter(Enter(number, tuple(openings), owner, limit))
-        return RemoteLease(self._channel, number)
-
-    async def enter_without_key(self, opening: str) -> None:
-        """Count an opening of this address. Raises: TooManyOpenings, ServerFull, ServerNotReady."""
-        await self._enter(Enter(next(self._leases), (opening,), None, None))
-
-    async def _enter(self, message: Enter) -> None:
+        message = Enter(next(self.leases), tuple(openings), owner, limit)
         try:
-            await self._channel.request(message)
+            await self.channel.request(message)
         except TooManyOpenings as error:
             self._note_too_fast(error)
             raise
         except Refused:
             raise
         except BaseException:  # cancelled: no caller holds the lease
-            self._channel.tell(Leave(message.lease))
+            self.channel.tell(Leave(message.lease))
             raise
+        return RemoteLease(self.channel, message.lease)
 
     def refuse_if_full(self) -> None:
         """Refuse a call if the server was full by the last hint. Raises: ServerFull."""
@@ -112,25 +113,99 @@ class RemoteCoordinator:
 
     async def ticket_used(self, ticket: bytes) -> bool:
         """Whether a stream of any process has continued from the ticket. Raises: ServerNotReady."""
-        answer = await self._channel.request(AskTicket(ticket))
-        assert isinstance(answer, TicketState), "the answer to AskTicket"
-        return answer.used
+        return bool(await self.channel.request(AskTicket(ticket)))
 
     def use_ticket(self, ticket: bytes, issued_s: float) -> None:
         """Note that a stream continues from this ticket."""
-        self._channel.tell(UseTicket(ticket, issued_s))
+        self.channel.tell(UseTicket(ticket, issued_s))
 
     # Models
 
     def open_slots(self, model: str, step_s: float, on_change: Callable[[int], None]) -> RemoteSlots:
         """Return the slots of a model, about which the other process decides."""
-        return RemoteSlots(model, self._link, objective_of(self._settings, step_s), self._clock, on_change)
+        return RemoteSlots(model, self, objective_of(self._settings, step_s), self._clock, on_change)
 
     def close_slots(self, model: str) -> None:
         """Stop counting a model that is not served any more."""
-        self._channel.tell(CloseSlots(model))
+        self.channel.tell(CloseSlots(model))
 
-    def _take_numbers(self, numbers: Numbers) -> None:
+    def take_numbers(self, numbers: Numbers) -> None:
+        """Store the estimates that answer a report."""
         self.limit, self.estimate = numbers.limit, numbers.capacity
         self._full = numbers.full
         self._retry.processes = numbers.processes
+
+
+class RemoteSlots(HeldSlots):
+    """Counts the streams and steps of this process; `slots_used` is for this process, `estimate` for the server."""
+
+    def __init__(
+        self,
+        model: str,
+        coordinator: RemoteCoordinator,
+        objective: LatencyObjective,
+        clock: Callable[[], float],
+        on_change: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        super().__init__(objective, clock, on_change)
+        self._model = model
+        self._step_s = objective.step_s
+        self._coordinator, self._channel = coordinator, coordinator.channel
+        self._numbers = UNKNOWN
+        self._reporting: asyncio.Task[None] | None = None
+
+    @property
+    def estimate(self) -> int:
+        """Number of live streams of this model that the server can carry; 0 before the warm-up."""
+        return self._numbers.estimate
+
+    @property
+    def reserved(self) -> int:
+        """Number of streams that the warm-up allows and that late steps exclude."""
+        return self._numbers.reserved
+
+    @property
+    def slowdown(self) -> float:
+        """Current time of batches as a multiple of their time in the warm-up."""
+        return self._numbers.slowdown
+
+    def warmed_up(self, batch_s: Mapping[int, float]) -> None:
+        """Take the seconds by rows of the warm-up of this process's engine; the model is served from now on."""
+        self._channel.tell(OpenSlots(self._model, self._step_s, dict(batch_s)))
+        self._end_period(PeriodSteps())
+
+    async def take(self, streams: int, *, background: bool = False, within_s: float | None = None) -> StreamLease:
+        """Hold slots for the streams of one session, as `Slots.take`. Raises: ServerFull, ServerNotReady."""
+        channel, lease = self._channel, next(self._coordinator.leases)
+        try:
+            await channel.request(TakeSlots(lease, self._model, streams, background, within_s))
+        except Refused:
+            raise
+        except BaseException:  # cancelled: no caller has the lease
+            channel.tell(GiveBack(lease, streams))
+            raise
+        self._count(streams, background=background)
+
+        def give_back(slots: int) -> None:
+            self._count(-slots, background=background)
+            channel.tell(GiveBack(lease, slots))
+
+        return StreamLease(streams, give_back)
+
+    def clear(self) -> None:
+        """Drop all leases of this process after its engines have stopped; they give nothing back afterwards."""
+        super().clear()
+        self._channel.tell(StreamsEnded(self._model))
+
+    def _end_period(self, steps: PeriodSteps) -> None:
+        """Report the steps, unless the last report is not answered yet: then with those of the next period."""
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.get_running_loop().create_task(self._report(steps))
+        else:
+            self._steps.add(steps)
+
+    async def _report(self, steps: PeriodSteps) -> None:
+        with contextlib.suppress(Refused):  # the other process has ended, or the model is not warm yet
+            answer = await self._channel.request(ReportSteps(self._model, steps))
+            self._numbers = msgspec.convert(answer, Numbers)
+            self._coordinator.take_numbers(self._numbers)

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
+from server.coordination.limits import Lease
 from server.coordination.local import LocalCoordinator
 from server.coordination.messages import (
     Answer,
@@ -15,7 +16,6 @@ from server.coordination.messages import (
     CloseSlots,
     Enter,
     GiveBack,
-    Granted,
     Leave,
     Notice,
     Numbers,
@@ -25,10 +25,8 @@ from server.coordination.messages import (
     Request,
     StreamsEnded,
     TakeSlots,
-    TicketState,
     UseTicket,
 )
-from server.coordination.quota import Lease
 from server.coordination.slots import Slots, StreamLease
 from server.errors import Refused, ServerFull, ServerNotReady
 from server.settings import Settings
@@ -48,7 +46,7 @@ class _Child:
 
     calls: dict[int, Lease] = field(default_factory=dict)
     streams: dict[int, tuple[str, StreamLease]] = field(default_factory=dict)  # with the model
-    waiting: dict[int, asyncio.Task[Answer]] = field(default_factory=dict)
+    waiting: dict[int, asyncio.Task[None]] = field(default_factory=dict)
 
 
 class CoordinationServer:
@@ -92,10 +90,10 @@ class CoordinationServer:
             return RefuseHint(str(error))
         return RefuseHint(None)
 
-    def decide(self, child: int, request: Request) -> asyncio.Future[Answer]:
+    def decide(self, child: int, request: Request) -> asyncio.Future[Any]:
         """Handle a request of a front end; the result is its answer, or the `Refused` that is raised for it."""
         holder = self._children.setdefault(child, _Child())
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             if isinstance(request, TakeSlots) and request.within_s is not None:
                 answer = self._wait(holder, request)
@@ -132,23 +130,18 @@ class CoordinationServer:
 
     # Requests
 
-    def _answer(self, holder: _Child, message: Request) -> Granted | TicketState | Numbers:
+    def _answer(self, holder: _Child, message: Request) -> Answer:
         """Raises: Refused, which is the answer."""
         match message:
-            case Enter(lease, openings, None, _):
-                for opening in openings:
-                    self.coordinator.enter_without_key_now(opening)
-                return Granted()
             case Enter(lease, openings, owner, limit):
-                assert owner is not None, "the case before"
                 holder.calls[lease] = self.coordinator.enter_now(owner, limit, openings)
-                return Granted()
+                return None
             case TakeSlots(lease, model, streams, background, _):
                 held = self._served_of(model).slots.take_now(streams, background=background)
                 holder.streams[lease] = model, held
-                return Granted()
+                return None
             case AskTicket(ticket):
-                return TicketState(ticket in self.coordinator.tickets)
+                return ticket in self.coordinator.tickets
             case ReportSteps(model, steps):
                 served = self._served_of(model)
                 served.slots.report(steps)
@@ -175,18 +168,17 @@ class CoordinationServer:
             self.full_hint().full,
         )
 
-    def _wait(self, holder: _Child, message: TakeSlots) -> asyncio.Task[Answer]:
+    def _wait(self, holder: _Child, message: TakeSlots) -> asyncio.Task[None]:
         """Raises: ServerNotReady."""
         slots = self._served_of(message.model).slots
 
-        async def enter() -> Answer:
+        async def enter() -> None:
             try:
                 held = await slots.take(message.streams, background=message.background, within_s=message.within_s)
             finally:
                 holder.waiting.pop(message.lease, None)
             holder.streams[message.lease] = message.model, held
             self._tell_hint()
-            return Granted()
 
         holder.waiting[message.lease] = task = asyncio.get_running_loop().create_task(enter())
         return task

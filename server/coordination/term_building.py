@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from model.ctc.bias import Bias
 from model.ctc.interface import ChecksTerms, Decoder
-from server.coordination.opening_rate import OpeningRate
+from server.coordination.limits import OpeningRate
 from server.errors import TooManyOpenings
 
 CHARACTERS_PER_S = 4_000.0  # of each key or address: 1 % of a core

@@ -25,7 +25,7 @@ from model.facts import ModelFacts
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
 from server.coordination.coordinator import Coordinator, ModelSlots
-from server.coordination.used_tickets import TICKET_TTL_S
+from server.coordination.limits import TICKET_TTL_S
 from server.errors import BadParameter, SettingsError, of_setting
 from server.models.engine_source import EnginePlan
 from server.models.loading import VAD_HZ, LoadedModel, LoadedVad, ModelCard

@@ -5,8 +5,20 @@ Built from settings and numbers only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from server.configuration.addresses import interfaces
 from server.settings import Settings
+
+
+def announcement(settings: Settings, url: str, streams: int, say: Callable[[str], object]) -> dict[str, object]:
+    """Return the fields of the log line of a server that listens; unless they are JSON, `say` the start message."""
+    if settings.log_format == "json":
+        said = {"docs": f"{url}/docs", "streams": streams, "streams_fixed": settings.max_streams != "auto"}
+        return said | {"keys": said_of_keys(settings), "admin": said_of_admin(settings)}
+    if settings.log_level in ("debug", "info"):
+        say(f"{start_message(settings, url, streams)}\n")
+    return dict(interfaces(settings.host))
 
 
 def start_message(settings: Settings, url: str, streams: int) -> str:

@@ -7,10 +7,13 @@ import contextlib
 import pickle
 import socket
 import sys
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from model.errors import ModelError
 from server.errors import EngineDead, ServerError
@@ -22,6 +25,13 @@ START_ERRORS = (ModelError, ServerError, OSError)
 """Errors that prevent a child from starting."""
 OOM_MAX = 1_000  # largest `oom_score_adj`
 STOP_S = 5.0  # for a child that was asked to end; then it is killed
+
+
+PAUSE_S = 2.0
+"""Time between two looks from which the supervisor itself was stopped, so that no report could arrive."""
+FRESH_S = 2.0
+"""Age of a report up to which a child surely works; children report every quarter or half second."""
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
 class Role(StrEnum):
@@ -82,6 +92,66 @@ class Child:
         except TimeoutError:
             self.kill()
             await self.process.wait()
+
+
+class ChildGroup(ABC):
+    """The children of one role: kills those that hang, and runs the tasks that replace them. Used on one event loop.
+
+    A child that has not reported yet is not silent.
+    """
+
+    def __init__(self, *, max_silent_s: float, clock: Callable[[], float]) -> None:
+        """A child hangs once it has been silent for `max_silent_s`."""
+        self._max_silent_s = max_silent_s
+        self._clock = clock
+        self._reported_s: dict[int, float] = {}  # by number: time of the last report
+        self._looked_s = clock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    @abstractmethod
+    def children(self) -> list[Child]:
+        """All that run, including those that are not ready yet."""
+
+    def look(self) -> None:
+        """Kill children that have been silent for too long. Call it about every half second."""
+        now = self._clock()
+        if (paused_s := now - self._looked_s) > PAUSE_S:  # the supervisor was stopped
+            self._reported_s = {number: time_s + paused_s for number, time_s in self._reported_s.items()}
+        self._looked_s = now
+        for child in self.children:
+            if (silent_s := self._silent_s(child)) > self._max_silent_s:
+                self._kill(child, silent_s)
+
+    async def stop(self) -> None:
+        """End all at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(child.stop() for child in self.children))
+
+    def _note_report(self, child: Child) -> None:
+        self._reported_s[child.number] = self._clock()
+
+    def _silent_s(self, child: Child) -> float:
+        """Return the seconds since a child's last report, 0 before its first."""
+        now = self._clock()
+        return now - self._reported_s.get(child.number, now)
+
+    def _is_fresh(self, child: Child) -> bool:
+        """Whether a child has reported recently, or not at all yet."""
+        return self._silent_s(child) <= FRESH_S
+
+    def _kill(self, child: Child, seconds: float) -> None:
+        """End a child that hangs; its end is handled as any other."""
+        told = {"process": child.role, "number": child.number, "seconds": round(seconds, 1)}
+        _log.error("process hangs: it is killed", **told)
+        self._reported_s.pop(child.number, None)
+        child.kill()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def start_child(

@@ -104,10 +104,11 @@ class ControlChannel:
     def __init__(
         self, end: socket.socket, messages: Any, *, answer: Answer, take: Take, on_closed: Callable[[], None]
     ) -> None:
-        """`messages`: union of the message types. `answer` handles requests, `take` the rest; neither may block.
+        """`messages`: union of the message types; answers are values of builtin types.
 
-        Both are called in the order of the messages; what `answer` returns is awaited later. A message without an
-        answer has no descriptors if they were lost; a request or an answer that lacks them fails with DescriptorsLost.
+        `answer` handles requests, `take` the rest; neither may block. Both are called in the order of the messages;
+        what `answer` returns is awaited later. A message without an answer has no descriptors if they were lost; a
+        request or an answer that lacks them fails with DescriptorsLost.
         """
         end.setblocking(False)
         self._socket = end
@@ -263,8 +264,9 @@ class ControlChannel:
         try:
             if kind is Kind.ERROR:
                 return msgspec.msgpack.decode(parcel.message, type=Fault).error()
-            return DescriptorsLost(LOST) if lost else self._decoded(parcel)
+            return DescriptorsLost(LOST) if lost else Parcel(msgspec.msgpack.decode(parcel.message), parcel.descriptors)
         except msgspec.MsgspecError as error:
+            _close_all(parcel.descriptors)
             return EngineDead(f"the answer of another process cannot be decoded: {error}")
 
     def _settle(self, number: int, outcome: Parcel | Exception) -> None:

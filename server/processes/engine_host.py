@@ -140,13 +140,13 @@ class EngineHost:
             case messages.Describe(name):
                 self._look_for_unused(math.inf)  # a front end that loads a model expects the files of now
                 model = await self._model(name)
-                return Parcel(messages.Described(pickle.dumps(model.facts)))
+                return Parcel(pickle.dumps(model.facts))
             case messages.Prepare(engine):
                 await self._engine(engine)
                 self._used_s.setdefault(engine, time.perf_counter())
-                return Parcel(messages.Done())
-            case messages.Snapshot():
-                return Parcel(messages.Bytes(snapshot(self._registry)))
+                return Parcel(None)
+            case messages.Metrics():
+                return Parcel(snapshot(self._registry))
             case other:
                 raise TypeError(f"an engine host does not answer {type(other).__name__}")
 

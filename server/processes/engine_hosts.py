@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from server.errors import EngineDead, ModelStays, ServerNotReady
-from server.processes.children import START_ERRORS, Child
+from server.processes.children import START_ERRORS, Child, ChildGroup
 from server.processes.messages import Prepare
-from server.processes.reports import Reports
 
 DEATHS, WITHIN_S = 12, 60.0
 """Hosts that end within this time, after which the engine counts as lost."""
@@ -50,7 +49,7 @@ class EngineAssignment:
         self._places.pop(front_end, None)
 
 
-class EngineHosts:
+class EngineHosts(ChildGroup):
     """Owns the engine hosts. Used only on the supervisor's event loop."""
 
     def __init__(
@@ -72,19 +71,16 @@ class EngineHosts:
         called if another host serves in this place while the last one still runs, so that front ends must leave it;
         `on_lost`, with the reason, if no host will serve in some place.
         """
+        super().__init__(max_silent_s=timeout_s, clock=clock)
         self._start = start
         self._with_spare = spare
-        self._timeout_s = timeout_s
-        self._reports = Reports(clock)
         self._on_moved, self._on_lost = on_moved, on_lost
-        self._clock = clock
         self._serving: list[Child | None] = [None] * places
         self._vacant: dict[int, Child] = {}  # by place: the host that was lost, until another one serves
         self._spare: Child | None = None
         self._deaths: deque[float] = deque(maxlen=DEATHS)
         self._changed = asyncio.Event()
         self._restarting = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._spare_begun = False  # its process is being created
         self._failed_starts = 0
@@ -138,8 +134,8 @@ class EngineHosts:
         spare = self._spare if self._spare is not None and self._spare.has_started else None
         if spare is not None:
             self._spare = None
-            if spare.alive and not self._reports.is_fresh(spare.number):
-                self._kill(spare, self._reports.silent_s(spare.number))
+            if spare.alive and not self._is_fresh(spare):
+                self._kill(spare, self._silent_s(spare))
         with_spare = spare is not None and spare.alive
         _log.error("engine host ended", status=child.process.returncode, place=place, spare=with_spare)
         if spare is not None and with_spare:
@@ -281,34 +277,14 @@ class EngineHosts:
 
     def reported(self, child: Child, busy_s: float) -> None:
         """Handle a host's report: the longest time that one of its engines has spent on its present work."""
-        self._reports.take(child.number)
-        if busy_s > self._timeout_s:
+        self._note_report(child)
+        if busy_s > self._max_silent_s:
             self._kill(child, busy_s)
-
-    def look(self) -> None:
-        """Kill hosts that have not reported for too long. Call it about every half second."""
-        self._reports.look()
-        for child in self.children:
-            if (silent_s := self._reports.silent_s(child.number)) > self._timeout_s:
-                self._kill(child, silent_s)
-
-    def _kill(self, child: Child, seconds: float) -> None:
-        """End a host that hangs; its end is handled as any other."""
-        _log.error("engine hangs: its host is killed", seconds=round(seconds, 1))
-        self._reports.forget(child.number)
-        child.kill()
 
     async def stop(self) -> None:
         """End all hosts."""
         self._stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*(child.stop() for child in self.children))
-
-    def _run(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await super().stop()
 
 
 def _other_models(child: Child, than: Child) -> str:

@@ -106,7 +106,7 @@ class FrontEnd:
                 self._accept(port, parcel.descriptors)
             case messages.EngineMoved():
                 self._sources.reconnect()
-            case messages.StartDrain():
+            case messages.Drain():
                 self._asked_to_drain = True
                 self._replica.drain.begin()
             case messages.Reload():
@@ -133,16 +133,16 @@ class FrontEnd:
 
     async def _answer(self, parcel: Parcel) -> Parcel:
         match parcel.message:
-            case messages.Snapshot():
-                return Parcel(messages.Bytes(snapshot(self._replica.metrics.registry)))
-            case messages.ReportOf(kind):
-                return Parcel(messages.Bytes(report_of(self._replica, kind)))
+            case messages.Metrics():
+                return Parcel(snapshot(self._replica.metrics.registry))
+            case messages.Report(kind):
+                return Parcel(report_of(self._replica, kind))
             case messages.ChangeModel(name, load):
                 if load:
                     await self._replica.models.load(name)
                 else:
                     self._replica.models.unload(name)
-                return Parcel(messages.Done())
+                return Parcel(None)
             case other:
                 raise TypeError(f"a front end does not answer {type(other).__name__}")
 
@@ -202,8 +202,7 @@ async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[Loa
     loop, settings = asyncio.get_running_loop(), process.settings
 
     async def facts_about(name: str) -> ModelFacts:
-        answer: messages.Described = await process.channel.request(messages.Describe(name))
-        return cast(ModelFacts, pickle.loads(answer.model))  # noqa: S301 - from our own process
+        return cast(ModelFacts, pickle.loads(await process.channel.request(messages.Describe(name))))  # noqa: S301 - from our own process
 
     def load_on_thread(entry: ModelEntry | None, own: Settings) -> LoadedModel:
         name = name_of(entry)

@@ -7,16 +7,15 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 
 import structlog
 
 from server.operations.process import EXIT_LOST
-from server.processes.children import START_ERRORS, Child
-from server.processes.listeners import Share, least_loaded, refuse
-from server.processes.messages import Accepted, Load, StartDrain
-from server.processes.reports import Reports
+from server.processes.children import START_ERRORS, Child, ChildGroup
+from server.processes.listeners import refuse
+from server.processes.messages import Accepted, Drain, Load
 
 MAX_HELD = 1_024  # connections that wait while no front end is ready
 SILENT_S = 10.0
@@ -27,7 +26,26 @@ engine has another model (`EXIT_LOST`) does not count: all of them end then."""
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 
-class FrontEnds:
+@dataclass(slots=True)
+class Share:
+    """Connections of one front end: those it reported, and those that were in transit to it at that time."""
+
+    reported: int = 0
+    received: int = 0  # since its start, when it reported
+    handed: int = 0  # since its start
+
+    @property
+    def connections(self) -> int:
+        """Connections that it has or will have."""
+        return self.reported + self.handed - self.received
+
+
+def least_loaded(shares: Iterable[tuple[int, Share]]) -> int | None:
+    """Return the front end with the fewest connections, the first of several; None if there is none."""
+    return min(shares, key=lambda pair: pair[1].connections, default=(None, None))[0]
+
+
+class FrontEnds(ChildGroup):
     """Owns the front ends. Used only on the supervisor's event loop."""
 
     def __init__(
@@ -39,18 +57,16 @@ class FrontEnds:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`start` starts a front end; `on_gone` is called with each that has ended, before a new one is started."""
+        super().__init__(max_silent_s=SILENT_S, clock=clock)
         self._count = count
         self._start = start
         self._on_gone = on_gone
-        self._clock = clock
-        self._reports = Reports(clock)
         self._shares: dict[int, Share] = {}  # connections of the ready front ends
         self._children: dict[int, Child] = {}
         self._held: deque[tuple[str, int]] = deque()
         self._waiting = 0  # front ends that are to be started later
         self._refusing = 0  # connections
         self._restarts: deque[float] = deque(maxlen=RESTARTS)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._drained: set[int] = set()  # numbers
         self.draining = False
         self.empty = asyncio.Event()
@@ -74,7 +90,7 @@ class FrontEnds:
         self._children[child.number] = child
         await child.ready
         if self.draining:  # it started before the drain began, and did not receive the drain message
-            child.channel.tell(StartDrain())
+            child.channel.tell(Drain())
         self._shares[child.number] = Share()
         self._hand_on_held()
 
@@ -89,7 +105,7 @@ class FrontEnds:
         One that has not reported lately gets none, unless no other is left.
         """
         shares = [pair for pair in self._shares.items() if not self._children[pair[0]].channel.closed]
-        number = least_loaded([pair for pair in shares if self._reports.is_fresh(pair[0])] or shares)
+        number = least_loaded([pair for pair in shares if self._is_fresh(self._children[pair[0]])] or shares)
         if number is not None:
             self._shares[number].handed += 1
             self._children[number].channel.tell(Accepted(port), (descriptor,))
@@ -109,19 +125,10 @@ class FrontEnds:
 
     def loaded(self, child: Child, load: Load) -> None:
         """Handle a front end's report."""
-        self._reports.take(child.number)
+        self._note_report(child)
         share = self._shares.get(child.number)
         if share is not None:
             share.reported, share.received = load.connections, load.received
-
-    def look(self) -> None:
-        """Kill front ends that have not reported for too long. Call it about every half second."""
-        self._reports.look()
-        for child in self.children:
-            if (silent_s := self._reports.silent_s(child.number)) > SILENT_S:
-                _log.error("front end hangs: it is killed", number=child.number, seconds=round(silent_s, 1))
-                self._reports.forget(child.number)
-                child.kill()
 
     def drained(self, child: Child) -> None:
         """Record that a front end has no stream left after a drain; it still answers requests."""
@@ -140,7 +147,7 @@ class FrontEnds:
     def ended(self, child: Child) -> None:
         """Forget a front end that has ended; start another one unless the server drains."""
         self._shares.pop(child.number, None)
-        self._reports.forget(child.number)
+        self._reported_s.pop(child.number, None)
         if self._children.pop(child.number, None) is None:
             return
         self._on_gone(child)
@@ -149,11 +156,6 @@ class FrontEnds:
             return
         _log.error("front end ended", number=child.number, status=child.process.returncode)
         self._run(self._replace(counts=child.process.returncode != EXIT_LOST))
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _replace(self, *, counts: bool) -> None:
         if counts:
@@ -182,9 +184,7 @@ class FrontEnds:
     async def stop(self) -> None:
         """End all at once."""
         self.draining = True
-        for task in self._tasks:
-            task.cancel()
         for _, descriptor in self._held:
             os.close(descriptor)
         self._held.clear()
-        await asyncio.gather(*(child.stop() for child in self.children))
+        await super().stop()

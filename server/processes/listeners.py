@@ -1,4 +1,4 @@
-"""Listening sockets of the supervisor, and selection of a front end for each accepted connection."""
+"""Listening sockets of the supervisor, and the refusal of connections that no process can serve."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import structlog
 
@@ -92,22 +91,3 @@ async def refuse(descriptor: int, retry_after_s: int) -> None:
                     pass
         finally:
             writer.close()
-
-
-@dataclass(slots=True)
-class Share:
-    """Connections of one front end: those it reported, and those that were in transit to it at that time."""
-
-    reported: int = 0
-    received: int = 0  # since its start, when it reported
-    handed: int = 0  # since its start
-
-    @property
-    def connections(self) -> int:
-        """Connections that it has or will have."""
-        return self.reported + self.handed - self.received
-
-
-def least_loaded(shares: Iterable[tuple[int, Share]]) -> int | None:
-    """Return the front end with the fewest connections, the first of several; None if there is none."""
-    return min(shares, key=lambda pair: pair[1].connections, default=(None, None))[0]

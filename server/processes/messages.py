@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from server.configuration.models_file import ModelEntry
-from server.coordination.messages import Answer, Notice, RefuseHint, Request
+from server.coordination.messages import Notice, RefuseHint, Request
 from server.processes.control import Fault
 
 # From the supervisor to a child
@@ -34,8 +34,8 @@ class EngineMoved(Struct, tag=True, frozen=True):
     """Another engine host serves this front end from now on: connect to it."""
 
 
-class StartDrain(Struct, tag=True, frozen=True):
-    """Drain, and end when no stream is left."""
+class Drain(Struct, tag=True, frozen=True):
+    """Drain, and end when no stream is left. From a front end, on behalf of an operator: drain the whole server."""
 
 
 class StopNow(Struct, tag=True, frozen=True):
@@ -89,98 +89,53 @@ class Drained(Struct, tag=True, frozen=True):
     """The drain of this front end is over; it answers requests until it is asked to end."""
 
 
-class DrainAll(Struct, tag=True, frozen=True):
-    """Drain the whole server; sent by the front end that received the operator's request."""
-
-
-# Requests, and their answers
+# Requests, whose answers are values of builtin types
 
 
 class Describe(Struct, tag=True, frozen=True):
-    """Load a model, unless it is loaded, and return its facts. Answer: `Described`. The supervisor asks the host."""
+    """Load a model, unless it is loaded, and return its pickled `ModelFacts`. The supervisor asks the host."""
 
     model: str
 
 
-class Described(Struct, tag=True, frozen=True):
-    """The `ModelFacts` of a model, pickled."""
-
-    model: bytes
-
-
 class Connect(Struct, tag=True, frozen=True):
-    """Connect to an engine once a host is ready. Answer: `Done` with the data socket. Raises EngineDead."""
+    """Return the data socket of an engine once a host is ready. Raises: EngineDead."""
 
     engine: str
 
 
 class Prepare(Struct, tag=True, frozen=True):
-    """Start an engine, unless it runs. Answer: `Done`, after `Loaded`. Raises: ModelError, UnknownModel."""
+    """Start an engine, unless it runs; `Loaded` is sent before. Raises: ModelError, UnknownModel."""
 
     engine: str
 
 
-class Collect(Struct, tag=True, frozen=True):
-    """Metrics of all processes. Answer: `Bytes`, in Prometheus's text format."""
+class Metrics(Struct, tag=True, frozen=True):
+    """Metrics of this child, for `Totals`; from a front end: of all processes, in Prometheus's text format."""
 
 
-class Snapshot(Struct, tag=True, frozen=True):
-    """Metrics of this child. Answer: `Bytes`."""
-
-
-class Gather(Struct, tag=True, frozen=True):
-    """Reports of all front ends. Answer: `Reports`."""
+class Report(Struct, tag=True, frozen=True):
+    """Report of this front end, JSON; from a front end: the reports of all."""
 
     kind: str  # "drain", "models" or "status"
 
 
-class ReportOf(Struct, tag=True, frozen=True):
-    """A report of this front end. Answer: `Bytes`, JSON."""
-
-    kind: str
-
-
 class ChangeModel(Struct, tag=True, frozen=True):
-    """Load or unload a model in every front end. Answer: `Done`. Raises UnknownModel, ModelStays, ServerNotReady."""
+    """Load or unload a model in every front end. Raises: UnknownModel, ModelStays, ServerNotReady."""
 
     name: str
     load: bool
 
 
 class RestartEngine(Struct, tag=True, frozen=True):
-    """Replace the engine hosts by new ones. Answer: `Restarted`. Raises ServerNotReady, ModelStays."""
-
-
-class Restarted(Struct, tag=True, frozen=True):
-    """Seconds that the new hosts needed until they were ready."""
-
-    seconds: float
-
-
-class Bytes(Struct, tag=True, frozen=True):
-    """Bytes as an answer."""
-
-    data: bytes
-
-
-class Reports(Struct, tag=True, frozen=True):
-    """One report of each front end, JSON."""
-
-    each: tuple[bytes, ...]
-
-
-class Done(Struct, tag=True, frozen=True):
-    """An answer without content."""
+    """Replace the engine hosts by new ones; return the seconds of their start. Raises: ServerNotReady, ModelStays."""
 
 
 OF_PROCESSES = (
-    Begin | Accepted | Attach | EngineMoved | StartDrain | StopNow | Reload | Ready | Loaded | Unloaded | Failed | Load
-    | Busy | Drained | DrainAll | Describe | Described | Connect | Prepare | Collect | Snapshot | Gather | ReportOf
-    | ChangeModel | RestartEngine | Restarted | Bytes | Reports | Done
+    Begin | Accepted | Attach | EngineMoved | Drain | StopNow | Reload | Ready | Loaded | Unloaded | Failed | Load
+    | Busy | Drained | Describe | Connect | Prepare | Metrics | Report | ChangeModel | RestartEngine
 )  # fmt: skip
-
-
-MESSAGES = OF_PROCESSES | Request | Notice | Answer | RefuseHint
+MESSAGES = OF_PROCESSES | Request | Notice | RefuseHint
 """Types of all messages on a control channel."""
 HTTP, VOSK, METRICS = "http", "vosk", "metrics"
 """Names of the ports on which connections are accepted."""

@@ -12,7 +12,7 @@ from server.http.operations import Health, ModelState, Status, states_of, status
 from server.models.registry import Phase
 from server.operations.drain import DrainReport, combined_drain
 from server.processes.control import ControlChannel
-from server.processes.messages import Bytes, ChangeModel, Collect, DrainAll, Gather, RestartEngine
+from server.processes.messages import ChangeModel, Drain, Metrics, Report, RestartEngine
 from server.replica import Replica
 
 DRAIN, MODELS, STATUS = "drain", "models", "status"
@@ -26,8 +26,7 @@ class RemoteOperations:
 
     async def exposition(self) -> bytes:
         """Return the metrics of all processes. Raises: ChannelClosed."""
-        answer: Bytes = await self._channel.request(Collect())
-        return answer.data
+        return bytes(await self._channel.request(Metrics()))
 
     async def status(self) -> Status:
         """Return the state of the service."""
@@ -37,7 +36,7 @@ class RemoteOperations:
         """Begin the drain of all front ends; return False if it had begun."""
         began = not self._replica.sessions.draining
         self._replica.drain.announce()
-        self._channel.tell(DrainAll())
+        self._channel.tell(Drain())
         return began
 
     async def drain_report(self) -> DrainReport:
@@ -58,8 +57,7 @@ class RemoteOperations:
 
     async def restart_engine(self) -> float:
         """Replace the engine host; return the seconds until it was ready. Raises: ServerNotReady."""
-        answer = await self._channel.request(RestartEngine())
-        return float(answer.seconds)
+        return float(await self._channel.request(RestartEngine()))
 
     async def _change(self, name: str, *, load: bool) -> ModelState:
         await self._channel.request(ChangeModel(name, load))
@@ -69,8 +67,7 @@ class RemoteOperations:
         raise UnknownModel(f"no model is named {name!r}")
 
     async def _gather(self, kind: str, of: Any) -> list[Any]:
-        answer = await self._channel.request(Gather(kind))
-        return [msgspec.json.decode(each, type=of) for each in answer.each]
+        return [msgspec.json.decode(each, type=of) for each in await self._channel.request(Report(kind))]
 
 
 def report_of(replica: Replica, kind: str) -> bytes:

@@ -21,7 +21,7 @@ import structlog
 from pydantic import SecretStr
 
 from batching.wire.sockets import data_sockets
-from server.configuration.addresses import bound_for, check_addresses, interfaces, open_address
+from server.configuration.addresses import bound_for, check_addresses, open_address
 from server.coordination.messages import Request
 from server.coordination.serving import CoordinationServer
 from server.errors import EngineDead
@@ -30,7 +30,7 @@ from server.operations.logs import configure_logs
 from server.operations.merged_metrics import Totals, snapshot
 from server.operations.metrics import process_registry, processes_lost
 from server.operations.process import EXIT_LOST, raise_file_limit, reopen_closed_stdio
-from server.operations.start_message import said_of_admin, said_of_keys, start_message
+from server.operations.start_message import announcement
 from server.processes import messages
 from server.processes.children import Child, Role, start_child
 from server.processes.control import Answer, ChannelClosed, Parcel
@@ -165,12 +165,7 @@ class Supervisor:
             return
         settings, limit = self._settings, int(self._coordination.coordinator.limit)
         url = open_address(settings.host, self._listeners[0].port)
-        said: dict[str, object] = dict(interfaces(settings.host))
-        if settings.log_format == "json":
-            said = {"docs": f"{url}/docs", "streams": limit, "streams_fixed": settings.max_streams != "auto"}
-            said |= {"keys": said_of_keys(settings), "admin": said_of_admin(settings)}
-        elif settings.log_level in ("debug", "info"):
-            say(f"{start_message(settings, url, limit)}\n")
+        said = announcement(settings, url, limit, say)
         counts = {"front_ends": len(self.front_ends.ready), "engines": settings.engines, "threads": settings.threads}
         _log.info("listening", url=url, **counts, **said)
 
@@ -200,7 +195,7 @@ class Supervisor:
         if self.front_ends.draining:
             return
         self.front_ends.begin_drain()
-        self._tell_front_ends(messages.StartDrain())
+        self._tell_front_ends(messages.Drain())
         self._watch(self._end_when_empty())
 
     async def _end_when_empty(self) -> None:
@@ -278,7 +273,7 @@ class Supervisor:
                 self.hosts.reported(child, seconds)
             case messages.Drained():
                 self.front_ends.drained(child)
-            case messages.DrainAll():
+            case messages.Drain():
                 self.drain()
             case notice:
                 self._coordination.take(child.number, notice)
@@ -298,37 +293,34 @@ class Supervisor:
                 return Parcel(await host.channel.request(request))
             case messages.Connect(engine):
                 return await self._connect(child, engine)
-            case messages.Collect():
-                return Parcel(messages.Bytes(await self._metrics()))
-            case messages.Gather(kind):
-                return Parcel(messages.Reports(tuple(await self._ask_front_ends(messages.ReportOf(kind)))))
+            case messages.Metrics():
+                return Parcel(await self._metrics())
+            case messages.Report():
+                reports = await asyncio.gather(*(_within(child, request) for child in self.front_ends.ready))
+                return Parcel([report for report in reports if report is not None])
             case messages.ChangeModel():
                 await asyncio.gather(*(each.channel.request(request) for each in self.front_ends.ready))
-                return Parcel(messages.Done())
+                return Parcel(None)
             case messages.RestartEngine():
-                return Parcel(messages.Restarted(await self.hosts.restart()))
+                return Parcel(await self.hosts.restart())
             case other:
                 raise TypeError(f"the supervisor does not answer {type(other).__name__}")
 
     async def _connect(self, child: Child, engine: str) -> Parcel:
         """Return one end of a new data socket; the other end goes to the front end's host. Raises: EngineDead."""
         host = await self.hosts.current(self._assignment.of(child.number))
-        theirs, hosts = _pair()
-        host.channel.tell(messages.Attach(engine), (hosts,))
-        return Parcel(messages.Done(), (theirs,))
+        theirs, hosts = data_sockets()
+        host.channel.tell(messages.Attach(engine), (hosts.detach(),))
+        return Parcel(None, (theirs.detach(),))
 
     async def _metrics(self) -> bytes:
         self._totals.take(0, snapshot(self._registry))
         children = [*self.front_ends.ready, *self.hosts.children]
-        given = await asyncio.gather(*(_within(child, messages.Snapshot()) for child in children))
+        given = await asyncio.gather(*(_within(child, messages.Metrics()) for child in children))
         for child, answer in zip(children, given, strict=True):
             if answer is not None:
                 self._totals.take(child.number, answer)
         return self._totals.exposition()
-
-    async def _ask_front_ends(self, request: Any) -> list[bytes]:
-        given = await asyncio.gather(*(_within(child, request) for child in self.front_ends.ready))
-        return [answer for answer in given if answer is not None]
 
 
 async def _packed(answer: Awaitable[Any]) -> Parcel:
@@ -339,12 +331,5 @@ async def _within(child: Child, request: Any) -> bytes | None:
     """Return the bytes that a child answers in time; None if it does not."""
     with contextlib.suppress(TimeoutError, ChannelClosed, EngineDead):
         async with asyncio.timeout(ANSWER_S):
-            answer: messages.Bytes = await child.channel.request(request)
-            return answer.data
+            return bytes(await child.channel.request(request))
     return None
-
-
-def _pair() -> tuple[int, int]:
-    """Return both ends of a Unix stream socket, as descriptors."""
-    one, other = data_sockets()
-    return one.detach(), other.detach()

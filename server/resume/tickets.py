@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from model.ctc.interface import digest_of
 from server.coordination.coordinator import TicketUse
-from server.coordination.used_tickets import AHEAD_S
+from server.coordination.limits import AHEAD_S
 from server.errors import SettingsError, TicketCode, TicketRefused
 from server.recognition.saved_state import SavedReceipts, SavedStream
 

@@ -70,8 +70,8 @@ def test_openings_of_each_owner_are_limited_and_a_hint_counts_none() -> None:
     with pytest.raises(TooManyOpenings):
         coordinator.refuse_if_too_fast("address 1")
     with pytest.raises(TooManyOpenings):
-        asyncio.run(coordinator.enter_without_key("address 2"))
-    asyncio.run(coordinator.enter_without_key("address 3"))
+        enter(coordinator, "", None, "address 2")
+    enter(coordinator, "", None, "address 3")
 
 
 def test_limit_and_estimate_are_those_of_the_models() -> None:

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from hypothesis import given
-from hypothesis import strategies as st
 from websockets.exceptions import InvalidStatus
 
+from server.coordination.limits import Quotas
 from server.coordination.local import LocalCoordinator
-from server.coordination.quota import Lease, Quotas
-from server.errors import TooManyStreams
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import GatedSpellingModel, spell
@@ -65,37 +62,6 @@ def wait_free(server: LiveServer) -> None:
             return
         server.http.get("/healthz")
     pytest.fail("a stream is still counted")
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.booleans()), max_size=40))
-def test_open_streams_are_those_of_unreleased_leases(steps: list[tuple[str, int, bool]]) -> None:
-    quotas, held = Quotas(), list[tuple[str, int, Lease]]()
-    for owner, streams, give_back in steps:
-        if give_back and held:
-            held.pop(0)[2].release()
-        taken = sum(count for name, count, _ in held if name == owner)
-        if taken + streams > 4:
-            with pytest.raises(TooManyStreams):
-                quotas.take(owner, streams, 4)
-        else:
-            held.append((owner, streams, quotas.take(owner, streams, 4)))
-        for name in "ab":
-            assert quotas._open[name] == sum(count for other, count, _ in held if other == name)
-        assert len(quotas._open) == len({name for name, _, _ in held}), "keys without a stream are dropped"
-
-
-def test_a_lease_grows_or_is_unchanged_and_is_released_once() -> None:
-    quotas = Quotas()
-    lease = quotas.take("a", 1, 2)
-    with pytest.raises(TooManyStreams):
-        lease.grow(2, 2)
-    lease.grow(1, 2)
-    assert quotas._open["a"] == 2
-    lease.release()
-    assert quotas._open["a"] == 0
-    with pytest.raises(AssertionError):
-        lease.release()
-    quotas.take("b", 1_000, None)
 
 
 def test_a_key_beyond_its_quota_gets_429_with_retry_after_and_other_keys_are_served(

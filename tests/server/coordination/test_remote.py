@@ -14,8 +14,7 @@ from batching.events import BatchDone
 from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.coordination.messages import RefuseHint
-from server.coordination.remote import TOO_FAST_S, RemoteCoordinator
-from server.coordination.remote_slots import RemoteSlots
+from server.coordination.remote import TOO_FAST_S, RemoteCoordinator, RemoteSlots
 from server.coordination.serving import CoordinationServer
 from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings, TooManyStreams
 from server.settings import Settings
@@ -113,7 +112,7 @@ def test_refusals_have_the_class_and_the_text_of_one_process() -> None:
             lambda: slots.take(BACKGROUND + 1, background=True, within_s=0.0),
             lambda: coordinator.enter("key", 0, []),
             lambda: coordinator.enter("key", None, []),
-            lambda: coordinator.enter_without_key("address"),
+            lambda: coordinator.enter("", None, ["address"]),
             lambda: coordinator.enter("key", 0, ["address"]),
         ):
             with pytest.raises(Refused) as refused:

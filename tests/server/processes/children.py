@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
 from server.errors import EngineDead
+from server.processes.children import Role
 
 P = ParamSpec("P")
 
@@ -52,7 +53,7 @@ class FakeChild:
     """A child that becomes ready and ends when the test says so."""
 
     def __init__(self) -> None:
-        self.number = next(_numbers)
+        self.number, self.role = next(_numbers), Role.FRONT_END
         self.process, self.channel = FakeProcess(), FakeChannel()
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.leaving = False

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from server.operations.process import EXIT_LOST
 from server.processes.front_ends import MAX_HELD, RESTARTS, FrontEnds
-from server.processes.messages import Accepted, Load, StartDrain
+from server.processes.messages import Accepted, Drain, Load
 from tests.server.processes.children import FakeChild, on_a_loop
 
 
@@ -145,7 +145,7 @@ async def test_a_front_end_that_starts_during_a_drain_drains_too() -> None:
     fronts.fronts.begin_drain()
     fronts.started[0].ready.set_result(None)
     await starting
-    assert any(isinstance(message, StartDrain) for message, _ in fronts.started[0].channel.sent)
+    assert any(isinstance(message, Drain) for message, _ in fronts.started[0].channel.sent)
 
 
 @on_a_loop

@@ -10,7 +10,8 @@ import socket
 import pytest
 
 from server.configuration.addresses import bound
-from server.processes.listeners import Listener, Share, least_loaded
+from server.processes.front_ends import Share, least_loaded
+from server.processes.listeners import Listener
 from tests.server.processes.children import on_a_loop
 
 

@@ -15,7 +15,7 @@ from server.cli.options import settings_from
 from server.processes import front_end
 from server.processes.child import EXIT_FAILED
 from server.processes.control import ControlChannel, Parcel
-from server.processes.messages import MESSAGES, Begin, Described
+from server.processes.messages import MESSAGES, Begin
 from tests.server.processes.children import on_a_loop
 
 LOADS = """
@@ -52,8 +52,8 @@ async def test_a_process_that_loads_ends_with_its_supervisor() -> None:
 @on_a_loop
 async def test_a_front_end_loads_off_its_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     class Channel:
-        async def request(self, message: Any) -> Described:
-            return Described(pickle.dumps(None))
+        async def request(self, message: Any) -> bytes:
+            return pickle.dumps(None)
 
     threads = []
     monkeypatch.setattr(front_end, "load_decoders", lambda *_: threads.append(threading.current_thread()))

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.access.keys import read_secrets
+from server.coordination.limits import AHEAD_S, TICKET_TTL_S
 from server.coordination.local import LocalCoordinator
-from server.coordination.used_tickets import AHEAD_S, TICKET_TTL_S
 from server.errors import SettingsError, TicketCode, TicketRefused
 from server.recognition.saved_state import SavedStream
 from server.resume import tickets

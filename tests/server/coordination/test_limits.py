@@ -1,19 +1,38 @@
-"""Rate limit of openings per key and address: a storm is limited, and others are served meanwhile."""
+"""Limits of callers: openings of a key and address, open calls of a key, used tickets, and the spread of retries."""
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
+import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.requests import HTTPConnection
 from websockets.exceptions import InvalidStatus
 
 from server.access.guard import address_of
-from server.coordination.opening_rate import BURST_S, LEAST_PER_S, MAX_BUCKETS, OpeningRate, automatic
-from server.errors import TooManyOpenings
+from server.coordination.limits import (
+    AHEAD_S,
+    BURST_S,
+    LEAST_PER_S,
+    LONGEST_S,
+    MAX_BUCKETS,
+    RETRIES_PER_S,
+    Lease,
+    OpeningRate,
+    Quotas,
+    RetryAfter,
+    UsedTickets,
+    automatic,
+)
+from server.errors import TooManyOpenings, TooManyStreams
+from tests.support.servers.fakes import FakeClock
 from tests.support.servers.live_server import LiveServer
 
 Start = Callable[..., LiveServer]
@@ -58,9 +77,65 @@ def test_owners_are_kept_in_bounded_memory_and_not_at_all_without_a_limit() -> N
     rate, unlimited = OpeningRate(lambda: 1.0), OpeningRate(None)
     for number in range(MAX_BUCKETS + 100):
         rate.take(str(number), T0)
-    assert len(rate._buckets) == MAX_BUCKETS
+    assert list(rate._buckets) == [str(number) for number in range(100, MAX_BUCKETS + 100)], "the latest are kept"
     assert opened(unlimited, "a", 10_000, T0) == 10_000
     assert len(unlimited._buckets) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
+def test_open_calls_are_those_of_unreleased_leases(steps: list[tuple[str, bool]]) -> None:
+    quotas, held = Quotas(), list[tuple[str, Lease]]()
+    for owner, give_back in steps:
+        if give_back and held:
+            lease = held.pop(0)[1]
+            lease.release()
+            with pytest.raises(AssertionError):
+                lease.release()
+        if sum(name == owner for name, _ in held) == 4:
+            with pytest.raises(TooManyStreams):
+                quotas.take(owner, 4)
+        else:
+            held.append((owner, quotas.take(owner, 4)))
+        assert quotas._open == Counter(name for name, _ in held)
+        assert len(quotas._open) == len({name for name, _ in held}), "keys without a call are dropped"
+
+
+def test_few_refusals_get_the_shortest_wait_and_many_are_spread_up_to_a_bound() -> None:
+    few, many = RetryAfter(random.Random(1)), RetryAfter(random.Random(1))
+    assert [few.seconds(1, T0 + i * 0.1) for i in range(50)] == [1] * 50
+    waits = [many.seconds(1, T0) for _ in range(5_000)]
+    assert waits[:1_000] == sorted(waits[:1_000])
+    assert [waits.count(second) for second in range(2, 14)] == [pytest.approx(RETRIES_PER_S, abs=1)] * 12
+    assert max(waits) <= LONGEST_S
+    assert len(set(waits[-100:])) > 5, "random under lasting overload"
+    assert min(waits[-100:]) >= LONGEST_S / 2
+    assert many.seconds(1, T0 + LONGEST_S) == 1, "short again after it"
+
+
+def test_clients_that_obey_retry_after_return_at_a_bounded_rate() -> None:
+    """A thousand clients over five minutes, none of them admitted."""
+    rng = random.Random(1)
+    retry, due = RetryAfter(rng), [rng.random() for _ in range(1_000)]
+    heapq.heapify(due)
+    late = 0
+    while due[0] < 300:
+        late += due[0] > 60
+        heapq.heapreplace(due, due[0] + retry.seconds(1, due[0]))
+    assert late / 240 < 1.2 * RETRIES_PER_S
+
+
+def test_a_used_ticket_is_known_until_no_clock_accepts_it_and_forgotten_then() -> None:
+    clock = FakeClock()
+    used = UsedTickets(300.0, clock)
+    used.add(b"one", clock() + AHEAD_S)  # of a replica whose clock is ahead
+    clock.advance(300.0 + AHEAD_S)
+    used.add(b"two", clock())
+    assert b"one" in used
+    assert b"other" not in used
+    for number in range(10):
+        clock.advance(150.0)
+        used.add(bytes([number]), clock())
+    assert len(used) <= 4
 
 
 @pytest.mark.parametrize(
