@@ -18,8 +18,7 @@ from batching.slot_model import SlotModel
 from batching.thread.model_thread import EngineOptions, ModelThread
 from batching.wire import frames
 from batching.wire.frames import Hello, Layout, Rows
-from batching.wire.readers import STREAM_BITS, CommandReader
-from batching.wire.sockets import SocketMail
+from batching.wire.sockets import STREAM_BITS, CommandReader, SocketMail
 
 MAX_QUEUED_BYTES = 64 << 20  # of waiting steps, over all connections: 26,000 steps of 80 ms
 PERIOD_S = 0.001

@@ -55,7 +55,7 @@ class RecoveringEngine:
         self._ids = itertools.count(1)
         self._streams: dict[StreamId, KeptStream] = {}
         self._catching_up: set[StreamId] = set()  # streams that are not `caught_up` on the present connection
-        self._later: list[EngineEvent] = []  # to deliver on the next connection
+        self._later: list[EngineEvent] = []  # to deliver with the next bytes of a connection
         self._hello: Hello | None = None
         self._connection: RemoteConnection | None = None
         self._open = False  # whether the present connection has all streams
@@ -91,6 +91,9 @@ class RecoveringEngine:
         events = connection.received(data)
         if not self._open and connection.hello is not None and not self._ended:
             self._continue_on(connection, connection.hello)
+        later, self._later = self._later, []
+        for event in later:
+            self._deliver(event)
         for event in events:
             if self._ended or self._connection is not connection:  # by a call within `deliver`
                 return
@@ -175,7 +178,7 @@ class RecoveringEngine:
         wanted = self._greeted().inputs
         if inputs.shape != wanted.shape or inputs.dtype != wanted.dtype:
             raise WrongInput(f"a step must be {wanted.dtype} {wanted.shape}, not {inputs.dtype} {inputs.shape}")
-        kept = self._find(stream, lambda connection: connection.push(stream, inputs))
+        kept = self._find(stream)
         if kept is None:
             return
         if kept.pushed - kept.answered >= 2 * self._max_queued:
@@ -188,7 +191,7 @@ class RecoveringEngine:
 
     def export(self, stream: StreamId, tag: object = None) -> None:
         """Request the state after the steps pushed so far, for `StateExported`."""
-        kept = self._find(stream, lambda connection: connection.export(stream))
+        kept = self._find(stream)
         if kept is not None:
             kept.exports.append(PendingExport(kept.pushed, tag, own=False))
             self._send(stream, kept)
@@ -201,7 +204,7 @@ class RecoveringEngine:
         """
         if len(state) != self.state_bytes:
             raise WrongState(f"the state has {len(state)} bytes, the model's have {self.state_bytes}")
-        kept = self._find(stream, lambda connection: connection.restore(stream, state))
+        kept = self._find(stream)
         if kept is None:
             return
         if kept.pushed > kept.answered or not all(export.own for export in kept.exports):
@@ -215,7 +218,7 @@ class RecoveringEngine:
             return
         kept = self._streams.get(stream)
         if kept is None or kept.closing:
-            self._report_unknown(stream, lambda connection: connection.close(stream))
+            self._report_unknown(stream)
             return
         kept.closing = True
         kept.end()
@@ -245,19 +248,18 @@ class RecoveringEngine:
             if kept.state is not None:
                 connection.restore(stream, kept.state)
             self._send(stream, kept)
-        later, self._later = self._later, []
-        for event in [*map(StreamClosed, closed), *later]:
+        for event in map(StreamClosed, closed):
             self._deliver(event)
 
     def _open_here(self, stream: StreamId, kept: KeptStream) -> None:
         assert self._connection is not None
         kept.opened = True
-        self._connection.open(budget_s=kept.budget_s, background=kept.background, stream=stream)
+        self._connection.open(stream, kept.budget_s, kept.background)
 
     def _push_here(self, stream: StreamId, kept: KeptStream, step: KeptStep) -> None:
         assert self._connection is not None
         inputs, tag, reset, ready_s = step
-        self._connection.push_checked(stream, inputs, tag, reset, ready_s)
+        self._connection.push(stream, inputs, tag, reset, ready_s)
         kept.sent += 1
 
     def _has_room(self, kept: KeptStream) -> bool:
@@ -356,23 +358,18 @@ class RecoveringEngine:
 
     # Streams:
 
-    def _find(self, stream: StreamId, call: Callable[[RemoteConnection], object]) -> KeptStream | None:
-        """Return the stream if it accepts calls. Otherwise return None; for a stream that is not open the engine
-        reports it.
-        """
+    def _find(self, stream: StreamId) -> KeptStream | None:
+        """Return the stream if it accepts calls; report one that is not open."""
         kept = self._streams.get(stream)
         if self._ended or (kept is not None and kept.failed):
             return None
         if kept is None or kept.closing:
-            self._report_unknown(stream, call)
+            self._report_unknown(stream)
             return None
         return kept
 
-    def _report_unknown(self, stream: StreamId, call: Callable[[RemoteConnection], object]) -> None:
-        if self._open and self._connection is not None:
-            call(self._connection)
-        else:
-            self._later.append(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
+    def _report_unknown(self, stream: StreamId) -> None:
+        self._later.append(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
 
     def _greeted(self) -> Hello:
         if self._hello is None:

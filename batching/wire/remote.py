@@ -9,24 +9,52 @@ belong to one batch, so merging events would falsify the statistics.
 
 from __future__ import annotations
 
-import itertools
 import struct
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from batching.batcher import StreamId, checked_budget
-from batching.errors import EngineDown, QueueFull, WrongFrame, WrongInput, WrongState
+from batching.batcher import StreamId
+from batching.errors import WrongFrame
 from batching.events import EngineEvent, StateExported, StreamClosed, StreamFailed
 from batching.wire import frames
-from batching.wire.frames import COMMAND, Buffer, Hello
-from batching.wire.readers import Frame, FrameReader
+from batching.wire.frames import COMMAND, EVENT, MAX_EVENT_BYTES, Buffer, Hello
 
-MAX_OUTPUT_BYTES = 64 << 20  # limit on unsent output: reached only if the engine does not read
+
+class Frame(NamedTuple):
+    """A frame of the engine that is not decoded yet."""
+
+    kind: int
+    flags: int
+    stream: StreamId
+    payload: memoryview
+
+
+class FrameReader:
+    """Reads the frames of an engine."""
+
+    def __init__(self) -> None:
+        self._rest: Buffer = b""
+
+    def received(self, data: Buffer) -> list[Frame]:
+        """Return the frames that are complete with these bytes. Raises: WrongFrame."""
+        view = memoryview(b"".join((self._rest, data)) if self._rest else data)
+        frames: list[Frame] = []
+        at, end = 0, len(view)
+        while end - at >= EVENT.size:
+            kind, flags, stream, size = EVENT.unpack_from(view, at)
+            if size > MAX_EVENT_BYTES:
+                raise WrongFrame(f"a frame has {size} bytes, more than {MAX_EVENT_BYTES}")
+            begin = at + EVENT.size
+            if end - begin < size:
+                break
+            at = begin + size
+            frames.append(Frame(kind, flags, stream, view[begin:at]))
+        self._rest = bytes(view[at:]) if at < end else b""
+        return frames
 
 
 @dataclass(slots=True)
@@ -39,74 +67,42 @@ class _Stream:
 
 
 class RemoteConnection:
-    """The calls of an `EngineClient` for streams, and the events that answer them; one thread uses it.
+    """The calls of `RecoveringEngine` for streams, which it has checked, and the events that answer them.
 
-    Stream ids may be chosen by the caller and have 32 bits on the wire. After the socket has closed, no further event
-    is produced, not even for open streams.
+    The caller chooses the ids of streams, of 32 bits. After the socket has closed, no further event is produced, not
+    even for open streams. One thread uses it.
     """
 
-    def __init__(
-        self,
-        *,
-        on_output: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, on_output: Callable[[], None] = lambda: None) -> None:
         """`on_output` is called when there is something to send, once until the next `take_output`."""
         self._on_output = on_output
-        self._clock = clock
         self._hello: Hello | None = None
         self._reader = FrameReader()
-        self._ids = itertools.count(1)
         self._streams: dict[StreamId, _Stream] = {}
         self._output: list[Any] = []  # bytes, and arrays as they were pushed
-        self._output_bytes = 0
 
     @property
     def hello(self) -> Hello | None:
         """The engine's description of itself; None until it has arrived."""
         return self._hello
 
-    @property
-    def output_bytes(self) -> int:
-        """Number of bytes to send."""
-        return self._output_bytes
-
     def take_output(self) -> bytes:
         """Return everything that was not sent yet; the caller sends it."""
-        output, self._output, self._output_bytes = self._output, [], 0
+        output, self._output = self._output, []
         return b"".join(output)
 
-    def open(self, *, budget_s: float = 0.1, background: bool = False, stream: StreamId | None = None) -> StreamId:
-        """Open a stream; `stream`, if given, is its id and must not be in use.
-
-        Raises: ValueError for a budget that is not positive and finite; QueueFull if the engine does not read.
-        """
-        checked_budget(budget_s)
-        if stream is None:
-            self._check_room()
-            stream = next(self._ids)
+    def open(self, stream: StreamId, budget_s: float, background: bool) -> None:
+        """Open a stream, whose id is not in use."""
         self._streams[stream] = _Stream()
         self._send(COMMAND.pack(frames.OPEN, background, stream, budget_s))
-        return stream
 
-    def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
-        """Queue one step, ready now. The array is kept until it is sent.
-
-        Raises: EngineDown before the engine's hello; WrongInput; QueueFull if the engine does not read.
-        """
-        wanted = self._greeted().inputs
-        if inputs.shape != wanted.shape or inputs.dtype != wanted.dtype:
-            raise WrongInput(f"a step must be {wanted.dtype} {wanted.shape}, not {inputs.dtype} {inputs.shape}")
-        self._check_room()
-        self.push_checked(stream, inputs, tag, reset, self._clock())
-
-    def push_checked(self, stream: StreamId, inputs: np.ndarray, tag: object, reset: bool, ready_s: float) -> None:
-        """Queue one step that was ready at `ready_s`, whose shape was checked; also while the engine does not read."""
+    def push(self, stream: StreamId, inputs: np.ndarray, tag: object, reset: bool, ready_s: float) -> None:
+        """Queue one step that was ready at `ready_s`. The array is kept until it is sent."""
         known = self._streams.get(stream)
         if known is not None and not known.failed:
             known.tags.append(tag)
         row = inputs if inputs.flags.c_contiguous else inputs.tobytes()
-        self._send(COMMAND.pack(frames.STEP, reset, stream, ready_s), row, inputs.nbytes)
+        self._send(COMMAND.pack(frames.STEP, reset, stream, ready_s), row)
 
     def export(self, stream: StreamId, tag: object = None) -> None:
         """Request the state after the steps pushed so far; `StateExported` has the `tag`."""
@@ -116,11 +112,8 @@ class RemoteConnection:
         self._send(COMMAND.pack(frames.EXPORT, 0, stream, 0.0))
 
     def restore(self, stream: StreamId, state: bytes) -> None:
-        """Set the stream's state, for the steps pushed from now on. Raises: EngineDown, WrongState for a wrong size."""
-        wanted = self._greeted().state_bytes
-        if len(state) != wanted:
-            raise WrongState(f"the state has {len(state)} bytes, the model's have {wanted}")
-        self._send(COMMAND.pack(frames.RESTORE, 0, stream, 0.0), state, len(state))
+        """Set the stream's state, for the steps pushed from now on."""
+        self._send(COMMAND.pack(frames.RESTORE, 0, stream, 0.0), state)
 
     def close(self, stream: StreamId) -> None:
         """Close a stream: drop its waiting steps, free its slot, and get `StreamClosed`."""
@@ -174,18 +167,8 @@ class RemoteConnection:
             known.exports.clear()
         return StreamFailed(stream, error)
 
-    def _greeted(self) -> Hello:
-        if self._hello is None:
-            raise EngineDown("the engine has not described its inputs yet: wait for its hello")
-        return self._hello
-
-    def _check_room(self) -> None:
-        if self._output_bytes > MAX_OUTPUT_BYTES:
-            raise QueueFull(f"{self._output_bytes} bytes wait for the engine, which does not read")
-
-    def _send(self, header: bytes, payload: bytes | np.ndarray = b"", payload_bytes: int = 0) -> None:
+    def _send(self, header: bytes, payload: bytes | np.ndarray = b"") -> None:
         first = not self._output
         self._output += (header, payload)
-        self._output_bytes += COMMAND.size + payload_bytes
         if first:
             self._on_output()

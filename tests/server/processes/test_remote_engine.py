@@ -13,8 +13,7 @@ from batching.batcher import Policy
 from batching.events import WarmedUp
 from batching.thread.commands import Command, Step
 from batching.wire.frames import Hello, Layout, encode_warm
-from batching.wire.readers import CommandReader
-from batching.wire.sockets import data_sockets
+from batching.wire.sockets import CommandReader, data_sockets
 from server.models.engine_source import EnginePlan
 from server.processes.control import ControlChannel, Parcel
 from server.processes.messages import Ready

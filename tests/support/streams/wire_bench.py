@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import select
 import socket
 import time
@@ -55,11 +56,27 @@ class DrivenEngineServer(EngineServer):
             self._before_commands()
 
 
+class Calls(RemoteConnection):
+    """A connection with the calls of an `EngineClient`: it numbers its streams, and its steps are ready now."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock, self._ids = clock, itertools.count(1)
+
+    def open(self, *, budget_s: float = 0.1, background: bool = False) -> int:  # type: ignore[override]
+        stream = next(self._ids)
+        super().open(stream, budget_s, background)
+        return stream
+
+    def push(self, stream: int, inputs: Any, *, tag: object = None, reset: bool = False) -> None:  # type: ignore[override]
+        super().push(stream, inputs, tag, reset, self._clock())
+
+
 class FrontEnd:
     """A front end's end of a socket. Nothing moves before a call of `send` or `receive`."""
 
     def __init__(self, engine: EngineServer, connection: RemoteConnection | None = None) -> None:
-        self.connection = connection or RemoteConnection(clock=engine._clock)
+        self.connection: Any = connection or Calls(engine._clock)
         self.socket, theirs = data_sockets()
         self.socket.setblocking(False)
         self._unsent = b""
@@ -122,13 +139,12 @@ class Recovering:
     def __init__(self, engine: EngineServer, **options: Any) -> None:
         self.events: list[EngineEvent] = []
         self.engine = RecoveringEngine(self.events.append, clock=engine._clock, **({"max_queued": 64} | options))
-        self._clock = engine._clock
         self.end: FrontEnd | None = None
         self.connect(engine)
 
     def connect(self, engine: EngineServer) -> None:
         """Continue in another engine."""
-        self.end = FrontEnd(engine, RemoteConnection(clock=self._clock))
+        self.end = FrontEnd(engine, RemoteConnection())
         self.engine.reconnect(self.end.connection)
         wait_until(lambda: self.end.connection.hello is not None, self.end, take=self.take)
 
@@ -146,7 +162,7 @@ class Recovering:
         """Send everything, and take everything that has arrived; return whether there was anything."""
         moved = False
         if self.end is not None:
-            moved = self.end.connection.output_bytes > 0
+            moved = bool(self.end.connection._output)
             self.end.send()
             while self.end is not None and (data := self.end.receive()):
                 self.engine.received(data)
