@@ -6,7 +6,7 @@ three cores there is one process: its event loop uses one core, its model the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,56 +64,39 @@ class Processes(NamedTuple):
         return max(1, self.front_ends) + self.engines * self.threads
 
 
-class Overrides(NamedTuple):
-    """Numbers set by the operator; None: chosen automatically."""
-
-    front_ends: int | None = None
-    engines: int | None = None
-    threads: int | None = None
-
-
-NO_OVERRIDES = Overrides()
-
-
 def choose_processes(
-    cores: int, costs: StepCosts = OWN, *, max_batch: int = 128, overrides: Overrides = NO_OVERRIDES
+    cores: int,
+    costs: StepCosts = OWN,
+    *,
+    max_batch: int = 128,
+    front_ends: int | None = None,
+    engines: int | None = None,
+    threads: int | None = None,
 ) -> Processes:
     """Return the processes for this number of cores, at least 1: the combination that carries the most steps a second.
 
     `max_batch` limits the threads: each needs `thread_rows` of a batch. Another engine must gain `ENGINE_GAIN`. Ties go
-    to fewer processes, then to more threads.
+    to fewer processes, then to more threads. Numbers that are given are kept; if they do not fit the cores, all else is
+    as small as possible.
     """
-    found = list(_candidates(cores, costs, max_batch, overrides))
 
     def score(one: Processes) -> tuple[float, int, int, int]:
         carried = min(steps_per_s(one, costs, cores).values()) / ENGINE_GAIN ** (one.engines - 1)
         return round(carried, 3), -one.engines, -one.front_ends, one.threads
 
-    return max(found, key=score)
-
-
-def _candidates(cores: int, costs: StepCosts, max_batch: int, overrides: Overrides) -> Iterator[Processes]:
-    """Yield the combinations that fit the cores. If the overrides do not fit, all else is as small as possible."""
-    one_process = overrides.front_ends == 0 or (overrides.front_ends is None and cores <= MOST_CORES_OF_ONE_PROCESS)
     most_threads = 1 if not costs.step_us else max(1, min(max_batch // costs.thread_rows, MOST_THREADS))
-    if one_process:
+    if front_ends == 0 or (front_ends is None and cores <= MOST_CORES_OF_ONE_PROCESS):
         most_threads = min(most_threads, max(1, cores - 1))
         most = 1 if cores <= MOST_CORES_OF_ONE_PROCESS and costs.most_engines > 1 else most_threads
-        yield Processes(0, overrides.engines or 1, overrides.threads or most)
-        return
-    front_ends = (
-        range(1, min(cores, costs.most_front_ends) + 1) if overrides.front_ends is None else (overrides.front_ends,)
+        return Processes(0, engines or 1, threads or most)
+    choices = (
+        range(1, min(cores, costs.most_front_ends) + 1) if front_ends is None else (front_ends,),
+        range(1, costs.most_engines + 1) if engines is None else (engines,),
+        range(1, most_threads + 1) if threads is None else (threads,),
     )
-    engines = range(1, costs.most_engines + 1) if overrides.engines is None else (overrides.engines,)
-    threads = range(1, most_threads + 1) if overrides.threads is None else (overrides.threads,)
-    smallest = Processes(front_ends[0], engines[0], threads[0])
-    yield smallest
-    for front in front_ends:
-        for count in engines:
-            for thread in threads:
-                one = Processes(front, count, thread)
-                if one.cores <= cores - costs.cores_besides and count <= front:
-                    yield one
+    smallest, *others = itertools.starmap(Processes, itertools.product(*choices))
+    fitting = [one for one in others if one.cores <= cores - costs.cores_besides and one.engines <= one.front_ends]
+    return max([smallest, *fitting], key=score)
 
 
 def steps_per_s(processes: Processes, costs: StepCosts, cores: int) -> dict[str, float]:

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-N = TypeVar("N", "LoopCounter", "LoopGauge")
+M = TypeVar("M", "LoopCounter", "LoopGauge", "LoopHistogram")
 
 
 class LoopCounter:
     """A number that only grows."""
 
     __slots__ = ("value",)
+    family = CounterMetricFamily
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -33,11 +35,16 @@ class LoopCounter:
         """Add `amount`, which is not negative."""
         self.value += amount
 
+    def sample(self) -> tuple[Any, ...]:
+        """Return the arguments of its family's `add_metric`."""
+        return (self.value,)
+
 
 class LoopGauge:
     """The latest value of a gauge."""
 
     __slots__ = ("value",)
+    family = GaugeMetricFamily
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -46,68 +53,16 @@ class LoopGauge:
         """Replace the value."""
         self.value = value
 
-
-class _NumberFamily(Collector):
-    """Prometheus family: a number for each value of `label`, or a single one without a label."""
-
-    def __init__(
-        self,
-        family: type[CounterMetricFamily | GaugeMetricFamily],
-        name: str,
-        text: str,
-        label: str | None,
-        numbers: Mapping[str, LoopCounter | LoopGauge],
-    ) -> None:
-        """`numbers` may grow, by new label values such as an added model."""
-        self._family, self._name, self._text = family, name, text
-        self._labels = [] if label is None else [label]
-        self._numbers = numbers
-
-    def collect(self) -> Iterable[Metric]:
-        family = self._family(self._name, self._text, labels=self._labels)
-        for value, number in self._numbers.items():
-            family.add_metric([value] if self._labels else [], number.value)
-        return [family]
-
-
-def counter(registry: CollectorRegistry, name: str, text: str) -> LoopCounter:
-    """Add a counter to the registry; its sample is called `name` and `_total`."""
-    count = LoopCounter()
-    registry.register(_NumberFamily(CounterMetricFamily, name, text, None, {"": count}))
-    return count
-
-
-class _Labeled(Generic[N]):
-    """One number for each value of a label, added on first use."""
-
-    _family: type[CounterMetricFamily | GaugeMetricFamily]
-    _make: type[N]
-
-    def __init__(self, registry: CollectorRegistry, name: str, text: str, label: str) -> None:
-        self._numbers: dict[str, N] = {}
-        registry.register(_NumberFamily(self._family, name, text, label, self._numbers))
-
-    def labels(self, value: str) -> N:
-        """Return the number of a label value."""
-        return self._numbers.setdefault(value, self._make())
-
-
-class Counters(_Labeled[LoopCounter]):
-    """Counters by the values of a label."""
-
-    _family, _make = CounterMetricFamily, LoopCounter
-
-
-class Gauges(_Labeled[LoopGauge]):
-    """Gauges by the values of a label."""
-
-    _family, _make = GaugeMetricFamily, LoopGauge
+    def sample(self) -> tuple[Any, ...]:
+        """Return the arguments of its family's `add_metric`."""
+        return (self.value,)
 
 
 class LoopHistogram:
     """One histogram: number of values per bucket, and their sum."""
 
     __slots__ = ("_counts", "_edges", "total")
+    family = HistogramMetricFamily
 
     def __init__(self, edges: Sequence[float]) -> None:
         """`edges` are the upper bounds of the buckets, ascending; an unbounded bucket is added."""
@@ -132,56 +87,63 @@ class LoopHistogram:
             counts[bisect_left(edges, value)] += 1
         self.total += sum(values)
 
-    def cumulated(self) -> list[tuple[str, float]]:
-        """Return each edge in Prometheus format with the number of values at or below it."""
+    def sample(self) -> tuple[Any, ...]:
+        """Return the arguments of its family's `add_metric`: the values at or below each edge, and their sum."""
         reached, pairs = 0, []
         for edge, count in zip([*self._edges, math.inf], self._counts, strict=True):
             reached += count
             pairs.append((floatToGoString(edge), float(reached)))  # type: ignore[no-untyped-call]
-        return pairs
+        return pairs, self.total
 
 
-class _HistogramFamily(Collector):
-    """Prometheus family: a histogram for each value of `label`, or a single one without a label."""
+class _Family(Collector, Generic[M]):
+    """Prometheus family: a metric for each value of `label`, added on first use, or a single one without a label."""
 
-    def __init__(self, name: str, text: str, label: str | None, by_value: Mapping[str, LoopHistogram]) -> None:
-        """`by_value` may grow, by new label values such as an added model."""
-        self._name, self._text = name, text
+    def __init__(
+        self, registry: CollectorRegistry, name: str, text: str, make: Callable[[], M], label: str | None = None
+    ) -> None:
+        self._name, self._text, self._make = name, text, make
         self._labels = [] if label is None else [label]
-        self._by_value = by_value
+        self._metrics: dict[str, M] = {}
+        registry.register(self)
+
+    def labels(self, value: str) -> M:
+        """Return the metric of a label value."""
+        return self._metrics.setdefault(value, self._make())
 
     def collect(self) -> Iterable[Metric]:
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        for value, one in self._by_value.items():
-            family.add_metric([value] if self._labels else [], one.cumulated(), one.total)
+        family: Any = self._make().family(self._name, self._text, labels=self._labels)
+        for value, metric in self._metrics.items():
+            family.add_metric([value] if self._labels else [], *metric.sample())
         return [family]
+
+
+class Counters(_Family[LoopCounter]):
+    """Counters by the values of a label."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, label: str) -> None:
+        super().__init__(registry, name, text, LoopCounter, label)
+
+
+class Gauges(_Family[LoopGauge]):
+    """Gauges by the values of a label."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, label: str) -> None:
+        super().__init__(registry, name, text, LoopGauge, label)
+
+
+class Histograms(_Family[LoopHistogram]):
+    """Histograms by the values of a label."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, edges: Sequence[float], label: str) -> None:
+        super().__init__(registry, name, text, partial(LoopHistogram, edges), label)
+
+
+def counter(registry: CollectorRegistry, name: str, text: str) -> LoopCounter:
+    """Add a counter to the registry; its sample is called `name` and `_total`."""
+    return _Family(registry, name, text, LoopCounter).labels("")
 
 
 def histogram(registry: CollectorRegistry, name: str, text: str, edges: Sequence[float]) -> LoopHistogram:
     """Add a histogram to the registry."""
-    made = LoopHistogram(edges)
-    registry.register(_HistogramFamily(name, text, None, {"": made}))
-    return made
-
-
-def histograms(
-    registry: CollectorRegistry, name: str, text: str, edges: Sequence[float], by: tuple[str, Sequence[str]]
-) -> dict[str, LoopHistogram]:
-    """Add a histogram for each value of a label; `by` is the label and its values."""
-    label, values = by
-    by_value = {value: LoopHistogram(edges) for value in values}
-    registry.register(_HistogramFamily(name, text, label, by_value))
-    return by_value
-
-
-class Histograms:
-    """One histogram for each value of a label, added on first use."""
-
-    def __init__(self, registry: CollectorRegistry, name: str, text: str, edges: Sequence[float], label: str) -> None:
-        self._edges = edges
-        self._by_value: dict[str, LoopHistogram] = {}
-        registry.register(_HistogramFamily(name, text, label, self._by_value))
-
-    def labels(self, value: str) -> LoopHistogram:
-        """Return the histogram of a label value."""
-        return self._by_value.setdefault(value, LoopHistogram(self._edges))
+    return _Family(registry, name, text, partial(LoopHistogram, edges)).labels("")

@@ -16,7 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from server.audio.formats import Encoding
 from server.errors import TicketCode
-from server.operations.loop_metrics import Counters, Gauges, Histograms, LoopHistogram, counter, histogram, histograms
+from server.operations.loop_metrics import Counters, Gauges, Histograms, LoopHistogram, counter, histogram
 
 # Quantiles are exact only at bucket edges, so each latency objective is an edge.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -203,24 +203,26 @@ class Metrics:
         self.time_to_final = add(
             "time_to_final_seconds", "Arrival of the audio of a final's last word to the final written", DELAY_S
         )
-        self.word_delay = histograms(
+        delays = Histograms(
             registry,
             "tutti_word_delay_seconds",
             "Arrival of the audio of a word's end to the message that shows it, marks it stable, or has it in a final",
             DELAY_S,
-            ("kind", ("shown", "stable", "final")),
+            "kind",
         )
+        self.word_delay = {kind: delays.labels(kind) for kind in ("shown", "stable", "final")}
         self.handshake = add("handshake_seconds", "Request received to 101", STAGE_S)
         self.session_duration = add("session_duration_seconds", "Accept to close", SESSION_S)
         self.loop_lag = add("event_loop_lag_seconds", "Scheduled wake-up to actual", STAGE_S)
         self.backlog = add("audio_backlog_seconds", "Audio received and not yet consumed", BACKLOG_S)
-        self.result_latency = histograms(
+        latencies = Histograms(
             registry,
             "tutti_result_latency_seconds",
             "Arrival of the last sample that a result needs to the frame written",
             LATENCY_S,
-            ("kind", ("interim", "final")),
+            "kind",
         )
+        self.result_latency = {kind: latencies.labels(kind) for kind in ("interim", "final")}
         self.write = add("write_seconds", "Result decoded to its frame written", STAGE_S)
 
     def exposition(self) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from batching.processes import ON_GPU, OWN, PUBLISHED, Overrides, Processes, StepCosts, choose_processes
+from batching.processes import ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes
 from model.machine.cores import usable_cores
 from model.published.files import is_published
 from server.errors import SettingsError
@@ -18,13 +18,15 @@ def with_processes(settings: Settings) -> Settings:
 
     Raises: SettingsError.
     """
-    overrides = Overrides(
-        None if settings.front_ends == "auto" else settings.front_ends,
-        None if settings.engines == "auto" else settings.engines,
-        settings.threads or None,
-    )
     costs = costs_of(settings)
-    chosen = choose_processes(usable_cores(), costs, max_batch=settings.max_batch, overrides=overrides)
+    chosen = choose_processes(
+        usable_cores(),
+        costs,
+        max_batch=settings.max_batch,
+        front_ends=None if settings.front_ends == "auto" else settings.front_ends,
+        engines=None if settings.engines == "auto" else settings.engines,
+        threads=settings.threads or None,
+    )
     _check(chosen, costs)
     return settings.model_copy(update=chosen._asdict())
 

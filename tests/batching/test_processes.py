@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batching.processes import ON_GPU, OWN, PUBLISHED, Overrides, Processes, StepCosts, choose_processes, steps_per_s
+from batching.processes import ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes, steps_per_s
 
 
 def carried(cores: int, costs: StepCosts = OWN, **options: int) -> float:
@@ -34,7 +34,7 @@ def test_a_published_model_has_one_engine_with_nearly_all_cores(cores: int, expe
 def test_threads_are_no_more_than_the_rows_of_a_batch_allow() -> None:
     assert choose_processes(64, max_batch=16).threads == 1
     assert choose_processes(64, PUBLISHED, max_batch=16).threads == 4
-    assert choose_processes(16, max_batch=4, overrides=Overrides(engines=1)) == (2, 1, 1)
+    assert choose_processes(16, max_batch=4, engines=1) == (2, 1, 1)
 
 
 def test_one_engine_takes_what_its_python_allows() -> None:
@@ -50,13 +50,13 @@ def test_an_engine_on_a_gpu_leaves_all_cores_but_three(cores: int, front_ends: i
 
 
 def test_what_is_given_is_kept_and_the_rest_fits() -> None:
-    assert choose_processes(8, overrides=Overrides(front_ends=2)) == (2, 1, 5)
-    assert choose_processes(8, overrides=Overrides(front_ends=2, threads=3)) == (2, 1, 3)
-    assert choose_processes(8, overrides=Overrides(front_ends=0)) == (0, 1, 7)
-    assert choose_processes(2, overrides=Overrides(front_ends=0, threads=4)) == (0, 1, 4)
-    assert choose_processes(2, overrides=Overrides(front_ends=3)) == (3, 1, 1)
-    assert choose_processes(16, overrides=Overrides(engines=1)) == (7, 1, 8)
-    assert choose_processes(2, overrides=Overrides(front_ends=2, engines=2)) == (2, 2, 1)
+    assert choose_processes(8, front_ends=2) == (2, 1, 5)
+    assert choose_processes(8, front_ends=2, threads=3) == (2, 1, 3)
+    assert choose_processes(8, front_ends=0) == (0, 1, 7)
+    assert choose_processes(2, front_ends=0, threads=4) == (0, 1, 4)
+    assert choose_processes(2, front_ends=3) == (3, 1, 1)
+    assert choose_processes(16, engines=1) == (7, 1, 8)
+    assert choose_processes(2, front_ends=2, engines=2) == (2, 2, 1)
 
 
 @given(cores=st.integers(4, 256), costs=st.sampled_from([OWN, PUBLISHED, ON_GPU]), max_batch=st.integers(1, 512))
