@@ -59,7 +59,7 @@ class ServedMachine(EngineMachine):
 
     @rule(seconds=st.floats(0, 0.3))
     def advance(self, seconds: float) -> None:
-        self.plain._fake_clock.advance(seconds)
+        self.plain.fake_clock.advance(seconds)
         self.served.fake_clock.advance(seconds)
 
     @rule()

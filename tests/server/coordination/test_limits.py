@@ -196,11 +196,3 @@ def test_clients_behind_a_trusted_proxy_are_distinguished(live_server: Start) ->
             client.finish()
     with pytest.raises(InvalidStatus):
         server.listen({"X-Forwarded-For": "192.0.2.1"})
-
-
-def test_no_limit_if_switched_off(live_server: Start) -> None:
-    server = live_server(max_openings_per_s="off")
-    for _ in range(3):
-        with server.listen() as client:
-            client.finish()
-    assert len(server.replica.guard.coordinator.openings._buckets) == 0

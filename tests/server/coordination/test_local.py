@@ -10,8 +10,8 @@ from server.coordination.coordinator import CallLease, Coordinator
 from server.coordination.local import LocalCoordinator
 from server.errors import ServerFull, TooManyOpenings, TooManyStreams
 from server.settings import Settings
+from tests.server.coordination.test_slots import FixedCapacity
 from tests.support.servers.fakes import FakeClock
-from tests.support.streams.fixed_capacity import FixedCapacity
 
 
 def local(**settings: object) -> LocalCoordinator:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,16 +14,56 @@ from batching.capacity import PERIOD_S, PeriodSteps
 from batching.events import BatchDone
 from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
-from server.coordination.messages import RefuseHint
+from server.coordination.messages import Notice, RefuseHint, Request
 from server.coordination.remote import TOO_FAST_S, RemoteCoordinator, RemoteSlots
 from server.coordination.serving import CoordinationServer
 from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings, TooManyStreams
 from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
-from tests.support.servers.memory_channel import MemoryChannel
 
 STEP_S = 0.08
 BACKGROUND = Settings().upload_slots
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_sent = msgspec.msgpack.Decoder(Request | Notice).decode
+
+
+class MemoryChannel:
+    """Implements `Channel` in one event loop, by way of bytes: a message arrives in the next turn, in order."""
+
+    def __init__(self, server: CoordinationServer, child: int) -> None:
+        self.server = server
+        self.child = child
+        self.lost = False
+
+    async def request(self, message: Request) -> Any:
+        """Send a message; wait for its answer."""
+        if self.lost:
+            raise ServerNotReady("the supervisor has ended")
+        decided: asyncio.Future[asyncio.Future[Any]] = asyncio.get_running_loop().create_future()
+
+        def arrive(data: bytes) -> None:
+            if not self.lost:
+                answer = self.server.decide(self.child, decode_sent(data))
+                if not decided.done():
+                    decided.set_result(answer)
+
+        self._send(message, arrive)
+        answer = await asyncio.shield(await decided)  # a request that is cancelled here is not cancelled there
+        return msgspec.msgpack.decode(encode(answer))
+
+    def tell(self, message: Notice) -> None:
+        """Send a message without an answer."""
+        if not self.lost:
+            self._send(message, self._arrived)
+
+    def _arrived(self, data: bytes) -> None:
+        if not self.lost:
+            self.server.take(self.child, decode_sent(data))
+
+    def _send(self, message: Request | Notice, arrive: Callable[[bytes], object]) -> None:
+        asyncio.get_running_loop().call_soon(arrive, encode(message))
 
 
 class Bench:

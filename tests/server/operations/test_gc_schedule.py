@@ -8,6 +8,8 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -23,7 +25,7 @@ from server.streaming.connection import Connection
 from server.streaming.outbox import Writer
 from server.streaming.websocket import StreamWebSocket
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 
 Start = Callable[..., LiveServer]
@@ -46,73 +48,66 @@ def _of_streams() -> list[object]:
     return [each for each in gc.get_objects() if issubclass(type(each), OF_A_STREAM)]
 
 
-def wait_until_gone(server: LiveServer, left: Callable[[], list[str]]) -> None:
-    server.wait_idle()
-    for _ in range(20):
-        if not left():
-            return
-        server.http.get("/healthz").raise_for_status()  # lets the event loop and the closing transport run
-    assert not left()
-
-
-@pytest.mark.parametrize("query", [{}, {"resumable": "true"}, {"encoding": "mulaw", "sample_rate": 8_000}])
-def test_ended_stream_leaves_no_cycles(
-    live_server: Start, uncollected: Callable[[], list[str]], query: dict[str, object]
-) -> None:
-    server = live_server()
+def ends(server: LiveServer, **query: object) -> None:
     with server.listen(**query) as client:
-        if "encoding" not in query:
-            client.send(spell("hello"))
-            assert transcript(client.finish()) == "hello"
-        else:
-            client.finish()
-    wait_until_gone(server, uncollected)
+        client.send(spell("hello"))
+        client.finish()
 
 
-def test_vanished_client_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
-    server = live_server()
+def vanishes(server: LiveServer) -> None:
     client = server.listen()
     client.send(spell("hello"))
     client.socket.socket.close()
-    wait_until_gone(server, uncollected)
 
 
-def test_refusal_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
-    server = live_server(max_streams=1)
+def refused(server: LiveServer) -> None:
+    """For two channels where one slot is free, once its connection exists; for its query; for a full server."""
     with server.listen() as held:
-        for query in ("encoding=linear16&sample_rate=16000", "encoding=nonsense"):
+        for query in ({"channels": 2, "multichannel": "true"}, {"encoding": "nonsense"}):
             with pytest.raises(InvalidStatus):
-                connect(f"ws://{server.host}/v1/listen?{query}", open_timeout=WAIT_S, proxy=None)
+                server.listen(**query)
+        with server.listen() as last:
+            with pytest.raises(InvalidStatus):
+                server.listen()
+            last.finish()
         held.finish()
-    wait_until_gone(server, uncollected)
 
 
-def test_refusal_for_lack_of_slots_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
-    """Its connection exists before the recognizer refuses it: one slot is free, but two channels need two."""
-    server = live_server(max_streams=2)
-    with server.listen() as held:
-        with pytest.raises(InvalidStatus):
-            server.listen(channels=2, multichannel="true")
-        held.finish()
-    wait_until_gone(server, uncollected)
-
-
-def test_call_without_a_forwarding_target_leaves_no_cycles(
-    live_server: Start, uncollected: Callable[[], list[str]]
-) -> None:
-    server = live_server(twilio_forward_url="ws://127.0.0.1:9/")
+def calls_without_a_target(server: LiveServer) -> None:
     with connect(f"ws://{server.host}/v1/twilio", open_timeout=WAIT_S, proxy=None) as call:
         call.send('{"event":"start","streamSid":"MZ1","start":{"callSid":"CA1"}}')
         with pytest.raises(ConnectionClosed):
             call.recv(timeout=WAIT_S)
-    wait_until_gone(server, uncollected)
 
 
-def test_upload_leaves_no_cycles(live_server: Start, uncollected: Callable[[], list[str]]) -> None:
-    server = live_server()
+def uploads(server: LiveServer) -> None:
     answer = server.http.post("/v1/listen?encoding=linear16&sample_rate=16000", content=spell("hello").tobytes())
     assert "hello" in answer.text
-    wait_until_gone(server, uncollected)
+
+
+@pytest.mark.parametrize(
+    ("act", "settings"),
+    [
+        (ends, {}),
+        (partial(ends, resumable="true"), {}),
+        (partial(ends, encoding="mulaw", sample_rate=8_000), {}),
+        (vanishes, {}),
+        (refused, {"max_streams": 2}),
+        (calls_without_a_target, {"twilio_forward_url": "ws://127.0.0.1:9/"}),
+        (uploads, {}),
+    ],
+)
+def test_a_request_leaves_no_cycles(
+    live_server: Start, uncollected: Callable[[], list[str]], act: Callable[[LiveServer], None], settings: Any
+) -> None:
+    server = live_server(**settings)
+    act(server)
+    server.wait_idle()
+    for _ in range(20):
+        if not uncollected():
+            return
+        server.http.get("/healthz").raise_for_status()  # lets the event loop and the closing transport run
+    assert not uncollected()
 
 
 def test_full_collection_runs_after_the_last_stream_and_at_the_latest_after_900_s() -> None:

@@ -16,17 +16,8 @@ ON_DEMAND = "second"
 OTHER = f"{RAW}&model={ON_DEMAND}"
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    for file in (SHIPPED, SHIPPED.with_suffix(".json")):
-        shutil.copy(file, tmp_path)
-    return tmp_path / SHIPPED.name
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Path:
-    """The file of a model that is loaded on demand."""
-    folder = tmp_path / "other"
+def copied(folder: Path) -> Path:
+    """The shipped model's file, in a folder of its own."""
     folder.mkdir()
     for file in (SHIPPED, SHIPPED.with_suffix(".json")):
         shutil.copy(file, folder)
@@ -34,19 +25,23 @@ def other(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return copied(tmp_path / "default")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """The file of a model that is loaded on demand."""
+    return copied(tmp_path / "other")
+
+
+@pytest.fixture
 def served(tmp_path: Path, model: Path, other: Path) -> Iterator[FrontEnds]:
     """A server with two front ends and the second model on demand."""
     models = tmp_path / "models.toml"
     models.write_text(
-        f"""[[model]]
-name = "first"
-path = "{model}"
-[[model]]
-name = "{ON_DEMAND}"
-path = "{other}"
-languages = ["es"]
-on_demand = true
-""",
+        f'[[model]]\nname = "first"\npath = "{model}"\n'
+        f'[[model]]\nname = "{ON_DEMAND}"\npath = "{other}"\nlanguages = ["es"]\non_demand = true\n',
         encoding="utf-8",
     )
     options = ("--models-file", str(models), "--decoder", "greedy")
@@ -63,15 +58,11 @@ def change(file: Path) -> None:
     new.replace(file)
 
 
-@pytest.mark.parametrize("changed", ["model", "other"])
-def test_a_restart_with_other_files_is_refused_and_streams_continue(
-    served: FrontEnds, changed: str, request: pytest.FixtureRequest
-) -> None:
-    file: Path = request.getfixturevalue(changed)
+def test_a_restart_with_other_files_is_refused_and_streams_continue(served: FrontEnds, other: Path) -> None:
     served.until(lambda: len(served.processes(ENGINE_HOST)) == 2)
     serving = served.processes(ENGINE_HOST)[0].pid
     served.opened(OTHER).close()  # loads it
-    change(file)
+    change(other)
     answers = []
 
     def restart() -> None:
@@ -81,10 +72,9 @@ def test_a_restart_with_other_files_is_refused_and_streams_continue(
     outcomes = during(served, speech(2, 3.0), restart, after_s=AT_ONCE_S)
     assert [outcome.problem for outcome in outcomes] == ["", ""]
     assert answers[0].status_code == 409
-    name = "first" if changed == "model" else ON_DEMAND
-    assert f"the files of the model '{name}' have changed" in answers[0].text
+    assert f"the files of the model '{ON_DEMAND}' have changed" in answers[0].text
     assert served.processes(ENGINE_HOST)[0].pid == serving
-    change(file)  # back again
+    change(other)  # back again
     restart()
     assert answers[1].status_code == 200, answers[1].text
 

@@ -15,7 +15,7 @@ import pytest
 from model.errors import ModelError
 from server.errors import EngineDead, ServerFull, TooManyOpenings, UnknownModel
 from server.processes import messages
-from server.processes.control import ChannelClosed, ControlChannel, DescriptorsLost, Fault, Parcel
+from server.processes.control import ChannelClosed, ControlChannel, DescriptorsLost, Parcel
 from tests.server.processes.children import on_a_loop
 
 WITHIN_S = 5.0
@@ -103,44 +103,37 @@ async def test_descriptors_travel_with_their_message() -> None:
             os.close(pipes[number][0])
 
 
-@pytest.mark.parametrize("error", [ServerFull("all streams are taken"), UnknownModel("no model is named 'x'")])
+class NoWeights(ModelError):
+    """An error of a subclass, which arrives as its base class."""
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize(
+    ("error", "arrives"),
+    [
+        (ServerFull("all streams are taken"), ServerFull),
+        (UnknownModel("no model is named 'x'"), UnknownModel),
+        (TooManyOpenings("more than 5 openings per second", "198.51.100.7"), TooManyOpenings),
+        (NoWeights("no weights in it"), ModelError),
+        (ZeroDivisionError("division by zero"), EngineDead),
+    ],
+)
 @on_a_loop
-async def test_an_error_arrives_as_the_class_that_was_raised(error: Exception) -> None:
+async def test_an_error_arrives_as_the_class_that_crosses(
+    error: Exception, arrives: type[Exception], at_once: bool
+) -> None:
+    """A handler may raise when it is called, or later."""
+
     def answer(_: Parcel) -> Parcel:
         raise error
 
-    async with both(answer) as (one, _):
-        with pytest.raises(type(error), match=str(error)):
-            await one.channel.request(messages.Connect("model x"))
-
-
-@on_a_loop
-async def test_a_refusal_of_an_owner_arrives_with_its_owner() -> None:
-    def answer(_: Parcel) -> Parcel:
-        raise TooManyOpenings("more than 5 openings per second", "198.51.100.7")
-
-    async with both(answer) as (one, _):
-        with pytest.raises(TooManyOpenings, match="more than 5 openings") as refused:
-            await one.channel.request(messages.Connect("model x"))
-        assert refused.value.owner == "198.51.100.7"
-
-
-def test_an_error_of_a_subclass_arrives_as_the_class_that_crosses() -> None:
-    class NoWeights(ModelError):
-        pass
-
-    arrived = Fault.of(NoWeights("no weights in it")).error()
-    assert (type(arrived), str(arrived)) == (ModelError, "no weights in it")
-
-
-@on_a_loop
-async def test_an_unknown_error_arrives_as_an_engine_error_with_its_text() -> None:
-    def answer(_: Parcel) -> Parcel:
-        raise ZeroDivisionError("division by zero")
-
-    async with both(answer) as (one, _):
-        with pytest.raises(EngineDead, match="division by zero"):
-            await one.channel.request(messages.Connect("model x"))
+    async with both(answer) as (one, other):
+        if at_once:
+            other.channel._answer = answer  # type: ignore[assignment]
+        with pytest.raises(arrives) as raised:
+            await asyncio.wait_for(one.channel.request(messages.Metrics()), WITHIN_S)
+        assert (type(raised.value), str(raised.value)) == (arrives, str(error))
+        assert getattr(raised.value, "owner", "") == getattr(error, "owner", "")
 
 
 @on_a_loop
@@ -238,14 +231,3 @@ async def test_a_message_that_fails_does_not_keep_back_the_next() -> None:
         with pytest.raises(EngineDead):
             await asyncio.wait_for(one.channel.request(Unknown()), WITHIN_S)
         assert await asyncio.wait_for(one.channel.request(messages.Metrics()), WITHIN_S) is None
-
-
-@on_a_loop
-async def test_a_request_whose_handler_raises_at_once_is_answered_with_the_error() -> None:
-    def raises(_: Parcel) -> Parcel:
-        raise ServerFull("all streams are taken")
-
-    async with both() as (one, other):
-        other.channel._answer = raises  # type: ignore[assignment]
-        with pytest.raises(ServerFull, match="all streams"):
-            await asyncio.wait_for(one.channel.request(messages.Metrics()), WITHIN_S)

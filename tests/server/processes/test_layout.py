@@ -11,6 +11,8 @@ from server.errors import SettingsError
 from server.processes import layout
 from server.settings import Settings
 
+FOLDER = Path(__file__).parent  # as that of a published model
+
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
@@ -25,21 +27,26 @@ def found(**settings: Any) -> tuple[Any, Any, int]:
 
 
 @pytest.mark.parametrize(
-    ("cores", "expected"), [(1, (0, 1, 1)), (2, (0, 1, 1)), (3, (0, 1, 1)), (4, (2, 1, 1)), (16, (9, 2, 3))]
+    ("cores", "settings", "expected"),
+    [
+        (3, {}, (0, 1, 1)),
+        (16, {}, (9, 2, 3)),
+        (8, {"front_ends": 0}, (0, 1, 7)),
+        (8, {"front_ends": 2, "threads": 3}, (2, 1, 3)),
+        (8, {"front_ends": 2, "engines": 2}, (2, 2, 2)),
+        (2, {"front_ends": 3}, (3, 1, 1)),
+        (16, {"model": FOLDER}, (2, 1, 13)),
+        (16, {"model": FOLDER, "max_batch": 8}, (1, 1, 2)),
+        (16, {"models": [{"name": "one", "path": FOLDER}, {"name": "two", "path": "tutti-small"}]}, (2, 1, 13)),
+        (16, {"device": "cuda"}, (13, 1, 1)),
+        (16, {"device": "cuda", "engines": 1}, (13, 1, 1)),
+    ],
 )
-def test_the_default_follows_the_cores(machine: pytest.MonkeyPatch, cores: int, expected: tuple[int, int, int]) -> None:
+def test_what_is_set_is_kept_and_the_rest_follows_cores_model_and_batch(
+    machine: pytest.MonkeyPatch, cores: int, settings: dict[str, Any], expected: tuple[int, int, int]
+) -> None:
     machine.setattr(layout, "usable_cores", lambda: cores)
-    assert found() == expected
-
-
-def test_what_is_set_is_kept(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(layout, "usable_cores", lambda: 8)
-    assert found(front_ends=0)[0] == 0
-    assert found(front_ends=2) == (2, 1, 5)
-    assert found(front_ends=2, threads=3) == (2, 1, 3)
-    assert found(front_ends=2, engines=2) == (2, 2, 2)
-    machine.setattr(layout, "usable_cores", lambda: 2)
-    assert found(front_ends=3) == (3, 1, 1)
+    assert found(**settings) == expected
 
 
 @pytest.mark.parametrize(("front_ends", "timeout_s"), [(2, 2.0), (0, 12.0)])
@@ -56,23 +63,8 @@ def test_each_engine_needs_a_front_end(machine: pytest.MonkeyPatch, front_ends: 
 
 def test_a_gpu_has_one_engine(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(layout, "usable_cores", lambda: 16)
-    assert found(device="cuda", engines=1) == (13, 1, 1)
     with pytest.raises(SettingsError, match="engines: a GPU has one engine, not 2"):
         found(device="cuda", engines=2)
-
-
-def test_a_published_model_gets_most_cores_and_a_gpu_leaves_them_to_front_ends(
-    machine: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    machine.setattr(layout, "usable_cores", lambda: 16)
-    assert found(model=tmp_path) == (2, 1, 13)
-    assert found(models=[{"name": "one", "path": tmp_path}, {"name": "two", "path": "tutti-small"}]) == (2, 1, 13)
-    assert found(device="cuda") == (13, 1, 1)
-
-
-def test_the_batch_limits_the_threads(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    machine.setattr(layout, "usable_cores", lambda: 16)
-    assert found(model=tmp_path, max_batch=8) == (1, 1, 2)
 
 
 @pytest.mark.parametrize(("front_ends", "uploads"), [("auto", 4), (0, 4), (2, 2), (3, 2), (8, 1)])

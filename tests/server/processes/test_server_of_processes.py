@@ -369,8 +369,9 @@ def serves(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
 
 
-@pytest.mark.parametrize("front_ends", ["0", "1"])
-@pytest.mark.parametrize("setting", ["port", "vosk_port", "metrics_port"])
+@pytest.mark.parametrize(
+    ("setting", "front_ends"), [("port", "0"), ("port", "1"), ("vosk_port", "0"), ("metrics_port", "1")]
+)
 def test_a_port_in_use_is_named_before_a_model_is_loaded(setting: str, front_ends: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -18,42 +18,22 @@ from batching.wire.recovery import RecoveringEngine
 from batching.wire.remote import RemoteConnection
 from batching.wire.sockets import data_sockets
 from tests.support.servers.fakes import WAIT_S, FakeClock
+from tests.support.streams.driven_engine import Driven
 
 BOUNDS: dict[str, Any] = {"policy": Policy.EAGER, "max_queued": 64, "digest": "echo"}
 
 
-class DrivenEngineServer(EngineServer):
-    """A served engine without its thread, on a clock that advances only to its next wake-up; as `DrivenEngine`."""
+class DrivenEngineServer(Driven, EngineServer):
+    """A served engine without its thread."""
 
     def __init__(self, model: SlotModel, **options: Any) -> None:
         self.fake_clock = FakeClock()
-        super().__init__(model, **(BOUNDS | {"clock": self.fake_clock} | options))
+        EngineServer.__init__(self, model, **(BOUNDS | {"clock": self.fake_clock} | options))
 
     def attach(self, end: socket.socket) -> None:
         """Attach a socket, and take it up."""
         super().attach(end)
         self._before_commands()
-
-    @property
-    def would_sleep(self) -> bool:
-        """Return whether the thread would sleep now."""
-        wake_at = self._worker.wake_at(self._clock())
-        return not self._mail.commands and (wake_at is None or wake_at > self._clock())
-
-    def turn(self) -> None:
-        """Read the sockets, execute the commands that have arrived, and run a batch."""
-        self._before_commands()
-        if not self.would_sleep and self._drain_commands():
-            self._worker.run_batch()
-
-    def settle(self) -> None:
-        """Run until the thread would sleep indefinitely."""
-        self._before_commands()
-        while self._mail.commands or (wake_at := self._worker.wake_at(self._clock())) is not None:
-            if self.would_sleep:
-                self.fake_clock.advance(wake_at - self._clock())
-            self.turn()
-            self._before_commands()
 
 
 class Calls(RemoteConnection):
