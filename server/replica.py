@@ -20,7 +20,7 @@ from server.errors import of_setting
 from server.models.loading import LoadedModel, LoadedVad
 from server.models.registry import ModelRegistry, RegistryEntry
 from server.models.service import NOTHING, MakeSession, ModelService, ServiceBuilder, plain
-from server.operations.drain import Drain, DrainTimes, OpenSessions
+from server.operations.drain import Drain, OpenSessions
 from server.operations.metrics import KeyMetrics, Metrics
 from server.receipts.keys import ReceiptKeys
 from server.recognition.request import Feature, Request
@@ -111,7 +111,7 @@ def build_replica(
         settings=settings,
         models=registry,
         sessions=sessions,
-        drain=Drain(sessions, DrainTimes(settings.drain_timeout_s), clock),
+        drain=Drain(sessions, settings.drain_timeout_s, clock),
         metrics=metrics,
         guard=Guard(
             client_keys(settings, clock),

@@ -135,15 +135,6 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DrainTimes:
-    """Times of a drain, in seconds."""
-
-    timeout_s: float  # for sessions to end by themselves
-    spread_s: float = SPREAD_S  # longest period over which sessions are sent to other replicas, or asked to end
-    flush_s: float = FLUSH_TIMEOUT_S  # for the last results and closes of sessions that were asked to end
-
-
-@dataclass(frozen=True, slots=True)
 class DrainReport:
     """State of a drain, for operators."""
 
@@ -175,12 +166,13 @@ class Drain:
     def __init__(
         self,
         sessions: OpenSessions,
-        times: DrainTimes,
+        timeout_s: float,
         clock: Callable[[], float],
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
+        """`timeout_s`: for sessions to end by themselves."""
         self._sessions = sessions
-        self._times = times
+        self._timeout_s = timeout_s
         self._clock = clock
         self._jitter = jitter
         self._task: asyncio.Task[None] | None = None
@@ -202,7 +194,7 @@ class Drain:
         self.phase = Phase.WAITING
         self._began_s = self._clock()
         self._engine_lost = asyncio.get_running_loop().create_future()
-        _log.info("draining", sessions=len(self._sessions), timeout_s=self._times.timeout_s)
+        _log.info("draining", sessions=len(self._sessions), timeout_s=self._timeout_s)
         self._task = asyncio.get_running_loop().create_task(self._run(self._engine_lost))
         return True
 
@@ -223,16 +215,16 @@ class Drain:
     def report(self) -> DrainReport:
         """Return the state of the drain."""
         elapsed_s = 0.0 if self.phase is Phase.SERVING else self._clock() - self._began_s
-        left_s = self._times.timeout_s - elapsed_s if self.phase is Phase.WAITING else 0.0
+        left_s = self._timeout_s - elapsed_s if self.phase is Phase.WAITING else 0.0
         return DrainReport(self.phase, self._sessions.counts(), elapsed_s, max(0.0, left_s))
 
     async def _run(self, engine_lost: asyncio.Future[None]) -> None:
         self._spread(self._leave)
-        await self._emptied_within(self._times.timeout_s, engine_lost)
+        await self._emptied_within(self._timeout_s, engine_lost)
         if len(self._sessions):
             self.phase = Phase.CLOSING
             spread_s = self._spread(self._end)
-            await self._emptied_within(spread_s + self._times.flush_s)
+            await self._emptied_within(spread_s + FLUSH_TIMEOUT_S)
         if self.lost is not None:
             await asyncio.sleep(max(0.0, self._began_s + LOST_LINGER_S - self._clock()))
         self.phase = Phase.DRAINED
@@ -243,7 +235,7 @@ class Drain:
     def _spread(self, action: Callable[[OpenSession], None]) -> float:
         """Apply `action` to each open session after a random delay; return the longest delay possible."""
         sessions = self._sessions.snapshot()
-        spread_s = min(self._times.spread_s, len(sessions) * SPREAD_PER_SESSION_S)
+        spread_s = min(SPREAD_S, len(sessions) * SPREAD_PER_SESSION_S)
         loop = asyncio.get_running_loop()
         for session in sessions:
             loop.call_later(self._jitter(0.0, spread_s), action, session)

@@ -6,7 +6,7 @@ process's monotonic clock. Source: Prometheus, "Metric and label naming".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
@@ -111,85 +111,60 @@ class Metrics:
         return ModelMetrics(self._of_models, name, self._max_streams, self.errors)
 
     def _gauges(self, registry: CollectorRegistry) -> None:
-        active = Gauge(
-            "tutti_sessions_active",
-            "Channels of open live streams, without uploads",
-            ["protocol"],
-            registry=registry,
-        )
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"tutti_{name}", text, labels, registry=registry)
+
+        active = gauge("sessions_active", "Channels of open live streams, without uploads", "protocol")
         self.sessions_active = {name: active.labels(name) for name in LIVE}
-        self.sessions_max = Gauge("tutti_sessions_max", "Limit of open channels of live streams", registry=registry)
-        self.estimated_capacity = Gauge(
-            "tutti_estimated_session_capacity",
-            "Estimated number of channels within the latency objective",
-            registry=registry,
-        )
-        self.sessions_draining = Gauge("tutti_sessions_draining", "Channels open while draining", registry=registry)
-        self.uploads_active = Gauge("tutti_uploads_active", "Uploads in progress", ["stage"], registry=registry)
-        self.ready = Gauge("tutti_ready", "1 when /readyz answers 200", registry=registry)
-        self.loop_tasks = Gauge("tutti_event_loop_tasks", "Tasks of the event loop", registry=registry)
-        self.gpu_memory = Gauge("tutti_gpu_memory_allocated_bytes", "GPU memory allocated by torch", registry=registry)
-        self.build_info = Gauge(
-            "tutti_build_info", "Constant 1", ["version", "commit", "model", "device"], registry=registry
-        )
+        self.sessions_max = gauge("sessions_max", "Limit of open channels of live streams")
+        within = "Estimated number of channels within the latency objective"
+        self.estimated_capacity = gauge("estimated_session_capacity", within)
+        self.sessions_draining = gauge("sessions_draining", "Channels open while draining")
+        self.uploads_active = gauge("uploads_active", "Uploads in progress", "stage")
+        self.ready = gauge("ready", "1 when /readyz answers 200")
+        self.loop_tasks = gauge("event_loop_tasks", "Tasks of the event loop")
+        self.gpu_memory = gauge("gpu_memory_allocated_bytes", "GPU memory allocated by torch")
+        self.build_info = gauge("build_info", "Constant 1", "version", "commit", "model", "device")
 
     def watch_gpu(self, allocated_bytes: Callable[[], float]) -> None:
         """Read the GPU memory metric from `allocated_bytes`; without a GPU it stays 0."""
         self.gpu_memory.set_function(allocated_bytes)
 
     def _counters(self, registry: CollectorRegistry) -> None:
-        self.sessions = Counter("tutti_sessions", "Ended calls", ["protocol", "outcome"], registry=registry)
+        def count(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"tutti_{name}", text, labels, registry=registry)
+
+        def by(name: str, text: str, label: str, values: Iterable[str]) -> tuple[Counter, dict[str, Counter]]:
+            """Return a counter, and its children for these values of a label, which are exported from the start."""
+            counted = count(name, text, label)
+            return counted, {value: counted.labels(value) for value in values}
+
+        self.sessions = count("sessions", "Ended calls", "protocol", "outcome")
         for protocol in PROTOCOLS:
             for outcome in OUTCOMES:
                 self.sessions.labels(protocol, outcome)
-        self.rejected = Counter("tutti_handshakes_rejected", "Requests refused", ["reason"], registry=registry)
-        for reason in REASONS:
-            self.rejected.labels(reason)
+        self.rejected, _ = by("handshakes_rejected", "Requests refused", "reason", REASONS)
         audio = Counters(registry, "tutti_audio_seconds", "Audio received", "encoding")
         self.audio_seconds = {name: audio.labels(name) for name in Encoding}
         self.audio_bytes = counter(registry, "tutti_audio_bytes_received", "Bytes of audio received")
-        losses = Counter("tutti_audio_losses", "Audio losses that were repaired", ["kind"], registry=registry)
-        self.audio_concealed = losses.labels("concealed_packet")
-        self.audio_resyncs = losses.labels("resynchronized")
+        losses = count("audio_losses", "Audio losses that were repaired", "kind")
+        self.audio_concealed, self.audio_resyncs = losses.labels("concealed_packet"), losses.labels("resynchronized")
         results = Counters(registry, "tutti_results", "Transcripts sent", "kind")
         self.results = {kind: results.labels(kind) for kind in ("interim", "final")}
-        endpoints = Counter("tutti_endpoints", "Segments closed", ["reason"], registry=registry)
-        self.endpoints = {name: endpoints.labels(name) for name in ("endpoint", "finalize", "close", "max_len")}
-        self.errors = Counter("tutti_errors", "Streams that failed", ["stage"], registry=registry)
-        for stage in STAGES:
-            self.errors.labels(stage)
+        _, self.endpoints = by("endpoints", "Segments closed", "reason", ("endpoint", "finalize", "close", "max_len"))
+        self.errors, _ = by("errors", "Streams that failed", "stage", STAGES)
         processes_lost(registry)
-        self._loss_counters(registry)
-        self._stream_counters(registry)
-
-    def _loss_counters(self, registry: CollectorRegistry) -> None:
-        self.log_lines_lost = Counter("tutti_log_lines_lost", "Log lines that could not be written", registry=registry)
-        self.usage_records_lost = Counter(
-            "tutti_usage_records_lost", "Usage records that could not be written", registry=registry
-        )
-        self.descriptor_shortages = Counter(
-            "tutti_file_descriptor_shortages", "Checks that found no free file descriptor", registry=registry
-        )
-
-    def _stream_counters(self, registry: CollectorRegistry) -> None:
-        self.tickets = Counter("tutti_resume_tickets", "Tickets sent to resumable streams", registry=registry)
-        self.resumes = Counter("tutti_resumes", "Attempts to resume a stream", ["outcome"], registry=registry)
-        for outcome in ("resumed", "replayed", *TicketCode):
-            self.resumes.labels(outcome)
-        skipped = Counter(
-            "tutti_messages_skipped", "Client messages that were not understood", ["protocol"], registry=registry
-        )
-        self.skipped = {name: skipped.labels(name) for name in LIVE}
-        self.turn_words_differing = Counter(
-            "tutti_turn_words_differing",
-            "Words of ended turns that the stream itself recognized otherwise afterwards",
-            registry=registry,
-        )
-        questions = Counter("tutti_turn_questions", "Questions to the turn model", ["result"], registry=registry)
-        self.turn_questions = {name: questions.labels(name) for name in TURN_RESULTS}
-        self.slow_consumers = Counter(
-            "tutti_slow_consumer_closes", "Connections closed because results were not read", registry=registry
-        )
+        self.log_lines_lost = count("log_lines_lost", "Log lines that could not be written")
+        self.usage_records_lost = count("usage_records_lost", "Usage records that could not be written")
+        self.descriptor_shortages = count("file_descriptor_shortages", "Checks that found no free file descriptor")
+        self.tickets = count("resume_tickets", "Tickets sent to resumable streams")
+        outcomes = ("resumed", "replayed", *TicketCode)
+        self.resumes, _ = by("resumes", "Attempts to resume a stream", "outcome", outcomes)
+        _, self.skipped = by("messages_skipped", "Client messages that were not understood", "protocol", LIVE)
+        differing = "Words of ended turns that the stream itself recognized otherwise afterwards"
+        self.turn_words_differing = count("turn_words_differing", differing)
+        _, self.turn_questions = by("turn_questions", "Questions to the turn model", "result", TURN_RESULTS)
+        self.slow_consumers = count("slow_consumer_closes", "Connections closed because results were not read")
 
     def _histograms(self, registry: CollectorRegistry) -> None:
         def add(name: str, text: str, edges: Sequence[float] = LATENCY_S) -> LoopHistogram:

@@ -84,6 +84,7 @@ class RemoteEngine(RecoveringEngine):
         self._socket: socket.socket | None = None
         self._outgoing: RemoteConnection | None = None
         self._unsent = memoryview(b"")
+        self._writing = False  # whether the loop calls `_flush` once the socket is writable
         self._first: asyncio.Future[WarmedUp] = loop.create_future()
         self._connecting: asyncio.Task[None] | None = None
         self._attempts = 0
@@ -146,7 +147,7 @@ class RemoteEngine(RecoveringEngine):
     def _use(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._socket = end
-        self._unsent = memoryview(b"")
+        self._unsent, self._writing = memoryview(b""), False
         self._outgoing = RemoteConnection(self._flush_soon)
         self._loop.add_reader(end.fileno(), self._read)
         self.reconnect(self._outgoing)
@@ -191,33 +192,22 @@ class RemoteEngine(RecoveringEngine):
         self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send the streams' requests since the last loop iteration, as far as the socket accepts them."""
-        if self._socket is None or self._outgoing is None or len(self._unsent):
+        """Send the streams' requests as far as the socket accepts them, and the rest when it is writable again."""
+        if self._socket is None or self._outgoing is None:
             return
-        output = self._outgoing.take_output()
         try:
-            sent = self._socket.send(output)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            self._closed()
-            return
-        if sent < len(output):
-            self._unsent = memoryview(output)[sent:]
-            self._loop.add_writer(self._socket.fileno(), self._write)
-
-    def _write(self) -> None:
-        """Send the rest of earlier output, and later output, because the socket is writable again."""
-        assert self._socket is not None
-        assert self._outgoing is not None
-        try:
-            while len(self._unsent):
+            while True:
+                self._unsent = self._unsent or memoryview(self._outgoing.take_output())
+                if not self._unsent:
+                    break
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
-                if not len(self._unsent):
-                    self._unsent = memoryview(self._outgoing.take_output())
         except (BlockingIOError, InterruptedError):
+            self._writing = True
+            self._loop.add_writer(self._socket.fileno(), self._flush)
             return
         except OSError:
             self._closed()
             return
-        self._loop.remove_writer(self._socket.fileno())
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._socket.fileno())

@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 
 from server.errors import ServerDraining
+from server.operations import drain as drain_module
 from server.operations.drain import (
     LOST_LINGER_S,
     SPREAD_PER_SESSION_S,
     Drain,
     DrainReport,
-    DrainTimes,
     OpenSessions,
     Phase,
     combined_drain,
 )
 from server.operations.metrics import Metrics
 from tests.server.processes.children import on_a_loop
-from tests.support.servers.fakes import WAIT_S
 
 
 class Stays:
@@ -63,12 +62,15 @@ class Bound(Stays):
         return False
 
 
-def sessions_and_drain(
-    *, timeout_s: float = 0.0, spread_s: float = 0.0, flush_s: float = 0.0, **extra: Any
-) -> tuple[OpenSessions, Drain, asyncio.Event]:
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain_module, "SPREAD_S", 0.5)
+    monkeypatch.setattr(drain_module, "FLUSH_TIMEOUT_S", 0.1)
+
+
+def sessions_and_drain(timeout_s: float = 0.0, **extra: Any) -> tuple[OpenSessions, Drain, asyncio.Event]:
     sessions = OpenSessions(Metrics(8, 8))
-    times = DrainTimes(timeout_s=timeout_s, spread_s=spread_s, flush_s=flush_s)
-    drain, done = Drain(sessions, times, asyncio.get_running_loop().time, **extra), asyncio.Event()
+    drain, done = Drain(sessions, timeout_s, asyncio.get_running_loop().time, **extra), asyncio.Event()
     drain.when_done(done.set)
     return sessions, drain, done
 
@@ -106,7 +108,7 @@ async def test_remaining_sessions_are_asked_to_end_at_random_times_after_the_tim
         spans.append((low, high))
         return 0.0
 
-    sessions, drain, done = sessions_and_drain(spread_s=0.5, flush_s=WAIT_S, jitter=jitter)
+    sessions, drain, done = sessions_and_drain(jitter=jitter)
     crowd = [Stays(sessions) for _ in range(count)]
     drain.begin()
     await done.wait()
