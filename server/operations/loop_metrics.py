@@ -102,7 +102,8 @@ class _Family(Collector, Generic[M]):
     def __init__(
         self, registry: CollectorRegistry, name: str, text: str, make: Callable[[], M], label: str | None = None
     ) -> None:
-        self._name, self._text, self._make = name, text, make
+        self._name, self._text = name, text
+        self._make: Callable[[], M] = make
         self._labels = [] if label is None else [label]
         self._metrics: dict[str, M] = {}
         registry.register(self)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batching.batcher import Policy
-from batching.events import StreamClosed, WarmedUp
-from tests.support.servers.fakes import EchoModel, FakeClock, GatedModel
+from batching.events import StreamClosed
+from tests.support.servers.fakes import FakeClock, GatedModel
 from tests.support.streams.engine_bench import Start, step
 
 
@@ -41,27 +40,6 @@ def test_a_batch_reports_waits_step_time_and_queue_by_the_engines_clock(start_en
     first, second = bench.done(), bench.done()
     assert (first.queue_wait_s, first.step_s, first.started_s) == ((0.0,), 0.75, clock() - 0.75)
     assert (second.queue_wait_s, second.step_s, second.queued) == ((0.75,), 0.0, 1)
-
-
-def test_a_held_batch_starts_before_its_deadline(start_engine: Start) -> None:
-    bench = start_engine(EchoModel(), policy=Policy.DEADLINE, warm_up=True)
-    assert isinstance(bench.event(), WarmedUp)
-    a, _silent = bench.engine.open(budget_s=0.3), bench.engine.open(budget_s=0.3)
-    bench.engine.push(a, step(1))
-    assert bench.done().queue_wait_s[0] > 0.01
-
-
-def test_warm_up_steps_every_size_before_the_first_answer_and_leaves_states_fresh(start_engine: Start) -> None:
-    model = EchoModel(capacity=8, largest=5)
-    bench = start_engine(model, warm_up=True)
-    stream = bench.engine.open()
-    bench.engine.push(stream, step(7))
-    warmed_up = bench.event()
-    assert isinstance(warmed_up, WarmedUp)
-    assert sorted(warmed_up.step_s) == [1, 2, 4, 5]  # powers of two and the largest
-    assert all(seconds > 0 for seconds in warmed_up.step_s.values())
-    assert bench.answers(1) == {stream: [[7, 1]]}
-    assert list(dict.fromkeys(model.rows)) == [1, 2, 3, 4, 5]
 
 
 def test_a_batch_reports_whether_background_work_waits_for_late_live_steps(start_engine: Start) -> None:

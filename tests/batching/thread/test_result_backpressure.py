@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from batching.events import BatchDone, EngineEvent
+from batching.events import BatchDone
 from batching.thread.result_backpressure import ResultBackpressure
 from tests.support.servers.fakes import WAIT_S, EchoModel
 from tests.support.streams.engine_bench import Start, step
@@ -16,16 +16,6 @@ from tests.support.streams.engine_bench import Start, step
 
 def done() -> BatchDone:
     return BatchDone((), (), None, (), (), 0.0, 0.0, 0, 0)  # type: ignore[arg-type]
-
-
-def test_there_is_no_wait_before_the_first_batch_and_after_its_acknowledgement() -> None:
-    events: list[EngineEvent] = []
-    results = ResultBackpressure(events.append, patience_s=60.0)
-    results.wait()
-    results.deliver(done())
-    assert len(events) == 1
-    results.acknowledge()
-    results.wait()
 
 
 def test_a_wait_ends_with_the_acknowledgement() -> None:

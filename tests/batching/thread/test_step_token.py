@@ -17,25 +17,6 @@ from tests.support.streams.engine_bench import Start, step
 LONG_S = 60.0
 
 
-def test_a_second_holder_waits_for_the_first() -> None:
-    token, order = StepToken(LONG_S), []
-    inside = threading.Event()
-
-    def first() -> None:
-        with token.held():
-            inside.set()
-            time.sleep(0.05)
-            order.append("first")
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert inside.wait(WAIT_S)
-    with token.held():
-        order.append("second")
-    thread.join(WAIT_S)
-    assert order == ["first", "second"]
-
-
 def test_a_waiter_proceeds_after_its_patience_and_releases_nothing() -> None:
     token, go = StepToken(0.01), threading.Event()
     inside = threading.Event()

@@ -105,6 +105,19 @@ class Bench:
         asyncio.run(play())
 
 
+def served(*warm_up: dict[int, float], **settings: Any) -> Callable[[Callable[[Bench], Any]], Callable[[], None]]:
+    """Run a test that is a coroutine with a bench of these settings."""
+
+    def decorate(test: Callable[[Bench], Any]) -> Callable[[], None]:
+        def run() -> None:
+            Bench(*warm_up, **settings).run(test)
+
+        run.__doc__ = test.__doc__
+        return run
+
+    return decorate
+
+
 async def turns(count: int = 20) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
@@ -119,26 +132,22 @@ async def entered(attempts: list[Awaitable[Any]], *refused: type[Refused]) -> li
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
-def test_a_quota_is_exact_over_two_front_ends() -> None:
-    async def script(bench: Bench) -> None:
-        attempts = [bench.ends[n % 2].enter("key", 5, ["address"]) for n in range(40)]
-        leases = await entered(attempts, TooManyStreams)
-        assert len(leases) == 5
-        leases[0].release()
-        assert len(await entered([bench.ends[1].enter("key", 5, []) for _ in range(3)], TooManyStreams)) == 1
-
-    Bench().run(script)
+@served()
+async def test_a_quota_is_exact_over_two_front_ends(bench: Bench) -> None:
+    attempts = [bench.ends[n % 2].enter("key", 5, ["address"]) for n in range(40)]
+    leases = await entered(attempts, TooManyStreams)
+    assert len(leases) == 5
+    leases[0].release()
+    assert len(await entered([bench.ends[1].enter("key", 5, []) for _ in range(3)], TooManyStreams)) == 1
 
 
-def test_max_streams_is_exact_over_two_front_ends() -> None:
-    async def script(bench: Bench) -> None:
-        attempts = [bench.slots[n % 2].take(1) for n in range(40)]
-        leases = await entered(attempts, ServerFull)
-        assert len(leases) == bench.server.slots_used == sum(bench.used) == 7
-        leases[0].speech_closed()
-        assert len(await entered([bench.slots[1].take(1) for _ in range(3)], ServerFull)) == 1
-
-    Bench(max_streams=7).run(script)
+@served(max_streams=7)
+async def test_max_streams_is_exact_over_two_front_ends(bench: Bench) -> None:
+    attempts = [bench.slots[n % 2].take(1) for n in range(40)]
+    leases = await entered(attempts, ServerFull)
+    assert len(leases) == bench.server.slots_used == sum(bench.used) == 7
+    leases[0].speech_closed()
+    assert len(await entered([bench.slots[1].take(1) for _ in range(3)], ServerFull)) == 1
 
 
 def test_refusals_have_the_class_and_the_text_of_one_process() -> None:
@@ -172,58 +181,52 @@ def test_refusals_have_the_class_and_the_text_of_one_process() -> None:
     Bench(**settings).run(script)
 
 
-def test_a_ticket_used_at_one_front_end_is_used_at_the_other() -> None:
-    async def script(bench: Bench) -> None:
-        one, other = bench.ends
-        assert not await other.ticket_used(b"ticket")
-        one.use_ticket(b"ticket", bench.clock())
-        assert await other.ticket_used(b"ticket")
-        assert await one.ticket_used(b"ticket")
-
-    Bench().run(script)
+@served()
+async def test_a_ticket_used_at_one_front_end_is_used_at_the_other(bench: Bench) -> None:
+    one, other = bench.ends
+    assert not await other.ticket_used(b"ticket")
+    one.use_ticket(b"ticket", bench.clock())
+    assert await other.ticket_used(b"ticket")
+    assert await one.ticket_used(b"ticket")
 
 
-def test_openings_are_counted_once_and_a_refused_address_is_refused_early_for_a_moment() -> None:
-    async def script(bench: Bench) -> None:
-        attempts = [bench.ends[n % 2].enter("key", None, ["address", "key key"]) for n in range(40)]
-        assert len(await entered(attempts, TooManyOpenings)) == 10, "a burst of five seconds"
-        for end in bench.ends:
-            with pytest.raises(TooManyOpenings, match="openings per second"):
-                end.refuse_if_too_fast("address")
-            end.refuse_if_too_fast("other")
-        bench.clock.advance(TOO_FAST_S)
-        bench.ends[0].refuse_if_too_fast("address")
-        with pytest.raises(TooManyOpenings):
-            await bench.ends[0].enter("key", None, ["other", "key key"])
-        bench.ends[0].refuse_if_too_fast("other")  # the key is too fast, not its address
-
-    Bench(max_openings_per_s=2).run(script)
+@served(max_openings_per_s=2)
+async def test_openings_are_counted_once_and_a_refused_address_is_refused_early_for_a_moment(bench: Bench) -> None:
+    attempts = [bench.ends[n % 2].enter("key", None, ["address", "key key"]) for n in range(40)]
+    assert len(await entered(attempts, TooManyOpenings)) == 10, "a burst of five seconds"
+    for end in bench.ends:
+        with pytest.raises(TooManyOpenings, match="openings per second"):
+            end.refuse_if_too_fast("address")
+        end.refuse_if_too_fast("other")
+    bench.clock.advance(TOO_FAST_S)
+    bench.ends[0].refuse_if_too_fast("address")
+    with pytest.raises(TooManyOpenings):
+        await bench.ends[0].enter("key", None, ["other", "key key"])
+    bench.ends[0].refuse_if_too_fast("other")  # the key is too fast, not its address
 
 
-def test_all_that_a_dead_front_end_held_comes_back() -> None:
-    async def script(bench: Bench) -> None:
-        dead, other = bench.ends
-        for _ in range(2):
-            await dead.enter("key", 2, [])
-        await bench.slots[0].take(2)
-        recording = await bench.slots[0].take(BACKGROUND, background=True)
-        assert recording.slots == BACKGROUND
-        waiting = asyncio.create_task(bench.slots[0].take(1, background=True, within_s=30.0))
-        await turns()
-        with pytest.raises(TooManyStreams):
-            await other.enter("key", 2, [])
-        bench.channels[0].lost = True
-        waiting.cancel()
-        bench.server.forget(0)
-        await turns()
-        assert bench.server.slots_used == 0
+@served(max_streams=2)
+async def test_all_that_a_dead_front_end_held_comes_back(bench: Bench) -> None:
+    dead, other = bench.ends
+    for _ in range(2):
+        await dead.enter("key", 2, [])
+    await bench.slots[0].take(2)
+    recording = await bench.slots[0].take(BACKGROUND, background=True)
+    assert recording.slots == BACKGROUND
+    waiting = asyncio.create_task(bench.slots[0].take(1, background=True, within_s=30.0))
+    await turns()
+    with pytest.raises(TooManyStreams):
         await other.enter("key", 2, [])
-        await bench.slots[1].take(BACKGROUND, background=True, within_s=5.0)
-        await bench.slots[1].take(2)
-        with pytest.raises(ServerNotReady):
-            await bench.slots[0].take(1)
-
-    Bench(max_streams=2).run(script)
+    bench.channels[0].lost = True
+    waiting.cancel()
+    bench.server.forget(0)
+    await turns()
+    assert bench.server.slots_used == 0
+    await other.enter("key", 2, [])
+    await bench.slots[1].take(BACKGROUND, background=True, within_s=5.0)
+    await bench.slots[1].take(2)
+    with pytest.raises(ServerNotReady):
+        await bench.slots[0].take(1)
 
 
 @pytest.mark.parametrize("passed", range(4))
@@ -252,81 +255,71 @@ def test_an_opening_that_is_cancelled_holds_nothing_whenever_that_is(passed: int
     Bench().run(script)
 
 
-def test_a_recording_waits_for_slots_that_another_front_end_gives_back() -> None:
-    async def script(bench: Bench) -> None:
-        held = await bench.slots[0].take(BACKGROUND, background=True)
-        waiting = [asyncio.create_task(slots.take(BACKGROUND, background=True, within_s=30.0)) for slots in bench.slots]
-        await turns()
-        assert not any(task.done() for task in waiting)
-        held.cancel()
-        done, pending = await asyncio.wait(waiting, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
-        assert (len(done), len(pending)) == (1, 1), "only one has the slots, and the other waits on"
-        done.pop().result().cancel()
-        await asyncio.wait_for(pending.pop(), 5.0)
-
-    Bench().run(script)
+@served()
+async def test_a_recording_waits_for_slots_that_another_front_end_gives_back(bench: Bench) -> None:
+    held = await bench.slots[0].take(BACKGROUND, background=True)
+    waiting = [asyncio.create_task(slots.take(BACKGROUND, background=True, within_s=30.0)) for slots in bench.slots]
+    await turns()
+    assert not any(task.done() for task in waiting)
+    held.cancel()
+    done, pending = await asyncio.wait(waiting, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(done), len(pending)) == (1, 1), "only one has the slots, and the other waits on"
+    done.pop().result().cancel()
+    await asyncio.wait_for(pending.pop(), 5.0)
 
 
-def test_slots_are_held_until_both_engines_have_closed_the_streams_and_come_back_one_by_one() -> None:
-    async def script(bench: Bench) -> None:
-        lease = await bench.slots[0].take(2)
-        lease.has_vad()
-        for close in (lease.speech_closed, lease.speech_closed, lease.vad_closed):
-            close()
-        await turns()
-        assert (bench.server.slots_used, bench.used) == (1, [1, 0])
-        lease.vad_closed()
-        await turns()
-        assert (bench.server.slots_used, bench.used) == (0, [0, 0])
-
-    Bench().run(script)
+@served()
+async def test_slots_are_held_until_both_engines_have_closed_the_streams_and_come_back_one_by_one(bench: Bench) -> None:
+    lease = await bench.slots[0].take(2)
+    lease.has_vad()
+    for close in (lease.speech_closed, lease.speech_closed, lease.vad_closed):
+        close()
+    await turns()
+    assert (bench.server.slots_used, bench.used) == (1, [1, 0])
+    lease.vad_closed()
+    await turns()
+    assert (bench.server.slots_used, bench.used) == (0, [0, 0])
 
 
-def test_no_slot_is_held_once_the_engines_of_a_front_end_have_stopped() -> None:
-    async def script(bench: Bench) -> None:
-        for slots in bench.slots:
-            await slots.take(3)
-        bench.slots[0].clear()
-        await asyncio.wait_for(bench.slots[0].empty(), 1.0)
-        await turns()
-        assert bench.server.slots_used == 3
-
-    Bench().run(script)
+@served()
+async def test_no_slot_is_held_once_the_engines_of_a_front_end_have_stopped(bench: Bench) -> None:
+    for slots in bench.slots:
+        await slots.take(3)
+    bench.slots[0].clear()
+    await asyncio.wait_for(bench.slots[0].empty(), 1.0)
+    await turns()
+    assert bench.server.slots_used == 3
 
 
-def test_front_ends_show_the_numbers_of_the_whole_server() -> None:
-    async def script(bench: Bench) -> None:
-        slots, other = bench.slots
-        alone = LocalCoordinator(bench.settings, bench.clock).open_slots("en", STEP_S)
-        alone.warmed_up(bench.warm_up)
-        for _ in range(3):
-            bench.clock.advance(0.6)
-            for each in bench.slots:
-                each.look()
-            await turns()
-        assert slots.estimate == other.estimate > alone.estimate, "two event loops"
-        assert {end.estimate for end in bench.ends} == {slots.estimate}
-        assert {end.limit for end in bench.ends} == {min(slots.estimate, 1_024)}
-        assert (slots.slowdown, slots.reserved) == (1.0, 0)
-        bench.ends[1].close_slots("en")
-        bench.server.forget(1)
+@served(max_streams="auto")
+async def test_front_ends_show_the_numbers_of_the_whole_server(bench: Bench) -> None:
+    slots, other = bench.slots
+    alone = LocalCoordinator(bench.settings, bench.clock).open_slots("en", STEP_S)
+    alone.warmed_up(bench.warm_up)
+    for _ in range(3):
         bench.clock.advance(0.6)
-        slots.look()
+        for each in bench.slots:
+            each.look()
         await turns()
-        assert slots.estimate == bench.ends[0].estimate == alone.estimate
+    assert slots.estimate == other.estimate > alone.estimate, "two event loops"
+    assert {end.estimate for end in bench.ends} == {slots.estimate}
+    assert {end.limit for end in bench.ends} == {min(slots.estimate, 1_024)}
+    assert (slots.slowdown, slots.reserved) == (1.0, 0)
+    bench.ends[1].close_slots("en")
+    bench.server.forget(1)
+    bench.clock.advance(0.6)
+    slots.look()
+    await turns()
+    assert slots.estimate == bench.ends[0].estimate == alone.estimate
 
-    Bench(max_streams="auto").run(script)
 
-
-def test_admission_follows_the_limit_of_the_whole_server() -> None:
-    async def script(bench: Bench) -> None:
-        leases = []
-        for _ in range(3):
-            leases += await entered([bench.slots[n % 2].take(1) for n in range(40)], ServerFull)
-            bench.clock.advance(0.6)
-        assert len(leases) == bench.slots[0].estimate == bench.server.slots_used == 25, "four rows in 8.7 ms"
-
-    Bench({1: 0.004, 64: 0.1}, max_streams="auto", latency_budget_ms=20).run(script)
+@served({1: 0.004, 64: 0.1}, max_streams="auto", latency_budget_ms=20)
+async def test_admission_follows_the_limit_of_the_whole_server(bench: Bench) -> None:
+    leases = []
+    for _ in range(3):
+        leases += await entered([bench.slots[n % 2].take(1) for n in range(40)], ServerFull)
+        bench.clock.advance(0.6)
+    assert len(leases) == bench.slots[0].estimate == bench.server.slots_used == 25, "four rows in 8.7 ms"
 
 
 def batch(*, rows: int = 10, steps: int = 1, step_s: float = 0.001, rows_in_all: int = 0) -> BatchDone:
@@ -366,51 +359,45 @@ def test_late_steps_of_any_front_end_lower_the_limit_of_all_until_steps_are_in_t
     Bench(max_streams="auto").run(script)
 
 
-def test_steps_of_a_report_that_is_not_answered_yet_are_in_the_next_one() -> None:
-    async def script(bench: Bench) -> None:
-        slots = bench.slots[0]
-        seen: list[PeriodSteps] = []
-        bench.server._served["en"].slots.report = seen.append  # type: ignore[method-assign]
-        for _ in range(3):  # no answer arrives meanwhile
-            slots.ran(batch(), [0.2] * 10, bench.clock())
-            bench.clock.advance(PERIOD_S)
-            slots.look()
-        await turns()
+@served()
+async def test_steps_of_a_report_that_is_not_answered_yet_are_in_the_next_one(bench: Bench) -> None:
+    slots = bench.slots[0]
+    seen: list[PeriodSteps] = []
+    bench.server._served["en"].slots.report = seen.append  # type: ignore[method-assign]
+    for _ in range(3):  # no answer arrives meanwhile
+        slots.ran(batch(), [0.2] * 10, bench.clock())
         bench.clock.advance(PERIOD_S)
         slots.look()
-        await turns()
-        assert sum(steps.late for steps in seen) == 30
-        assert len(seen) == 2
+    await turns()
+    bench.clock.advance(PERIOD_S)
+    slots.look()
+    await turns()
+    assert sum(steps.late for steps in seen) == 30
+    assert len(seen) == 2
 
-    Bench().run(script)
 
-
-def test_a_full_server_tells_every_front_end_and_again_when_a_slot_is_free() -> None:
-    async def script(bench: Bench) -> None:
-        lease = await bench.slots[0].take(1)
-        await turns()
-        for end in bench.ends:
-            with pytest.raises(ServerFull, match="all streams are taken"):
-                end.refuse_if_full()
-        lease.cancel()
-        await turns()
-        for end in bench.ends:
+@served(max_streams=1)
+async def test_a_full_server_tells_every_front_end_and_again_when_a_slot_is_free(bench: Bench) -> None:
+    lease = await bench.slots[0].take(1)
+    await turns()
+    for end in bench.ends:
+        with pytest.raises(ServerFull, match="all streams are taken"):
             end.refuse_if_full()
-        assert bench.hints == ["all streams are taken", None]
+    lease.cancel()
+    await turns()
+    for end in bench.ends:
+        end.refuse_if_full()
+    assert bench.hints == ["all streams are taken", None]
 
-    Bench(max_streams=1).run(script)
 
-
-def test_a_model_that_no_front_end_serves_any_more_is_not_counted() -> None:
-    async def script(bench: Bench) -> None:
-        for end in bench.ends:
-            end.close_slots("en")
-        await turns()
-        assert bench.server.coordinator.limit == 0.0
-        with pytest.raises(ServerNotReady, match="'en' is not loaded"):
-            await bench.slots[0].take(1)
-
-    Bench().run(script)
+@served()
+async def test_a_model_that_no_front_end_serves_any_more_is_not_counted(bench: Bench) -> None:
+    for end in bench.ends:
+        end.close_slots("en")
+    await turns()
+    assert bench.server.coordinator.limit == 0.0
+    with pytest.raises(ServerNotReady, match="'en' is not loaded"):
+        await bench.slots[0].take(1)
 
 
 def test_refused_clients_are_spread_over_the_front_ends() -> None:

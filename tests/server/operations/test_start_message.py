@@ -4,66 +4,36 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-import httpx
 import pytest
 
 from server.operations.start_message import start_message
 from server.settings import Settings
-from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.server_process import REAL, ServerProcess
 
-ROOT = Path(__file__).parents[3]
 URL = "http://127.0.0.1:8080"
-
-
-@contextmanager
-def serving(*options: str) -> Iterator[subprocess.Popen[str]]:
-    """`tutti serve` as a person runs it, with a decoder that needs no time to compile."""
-    program = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--model", "small", "--decoder", "greedy"]
-    process = subprocess.Popen([*program, *options], stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def until(process: subprocess.Popen[str], text: str) -> str:
-    """Return the output up to a line with this text."""
-    assert process.stderr is not None
-    lines: list[str] = []
-    while not lines or text not in lines[-1]:
-        line = process.stderr.readline()
-        assert line, "".join(lines)
-        lines.append(line)
-    return "".join(lines)
+SMALL = {"program": ("-c", REAL), "model": "small", "decoder": "greedy"}  # which needs no time to compile
 
 
 def test_serve_prints_its_address_who_may_use_it_and_how_to_stop() -> None:
-    with serving() as process:
-        said = until(process, "Ctrl-C")
+    with ServerProcess(**SMALL, max_streams="auto", log_format="console") as server:
+        server.until(lambda: any("Ctrl-C" in line["raw"] for line in server.log))
+        said = "".join(line["raw"] for line in server.log)
         (url,) = re.findall(r"open +(http://\S+) in a browser", said)
         assert f"{url}/docs" in said
-        for path in ("/", "/docs"):
-            assert httpx.get(url + path, timeout=WAIT_S, trust_env=False).status_code == 200
+        with server.http as http:
+            assert [http.get(path).status_code for path in ("/", "/docs")] == [200, 200]
+            assert http.post("/admin/drain").status_code == 403
         assert re.search(r"streams +about [1-9]\d* at a time, estimated for this machine at run time", said)
         assert re.search(r"keys +none are set: anyone who can reach this address can use it", said)
         assert re.search(r"/admin +closed: no admin key is set; .*--admin-local", said)
         assert re.search(r"stop +Ctrl-C drains: .*20 s.*a second Ctrl-C exits immediately", said)
-        assert httpx.post(f"{url}/admin/drain", timeout=WAIT_S, trust_env=False).status_code == 403
-        process.send_signal(signal.SIGINT)
-        until(process, "drained")
-        assert process.wait(timeout=WAIT_S) == 0
+        assert server.stop(signal.SIGINT) == 0
+        assert any("drained" in line["raw"] for line in server.rest_of_log())
 
 
 def test_json_logs_have_the_same_facts_in_the_start_line_and_no_other_text() -> None:
-    with ServerProcess(program=("-c", REAL), model="small", decoder="greedy", max_streams=7) as server:
+    with ServerProcess(**SMALL, max_streams=7) as server:
         line = server.wait_for("listening")
         assert line["docs"] == f"{line['url']}/docs"
         assert (line["streams"], line["streams_fixed"]) == (7, True)
