@@ -32,7 +32,7 @@ def upload(text: str, version: str = "1.1", *, chunked: bool = False) -> bytes:
 
 
 def said(answer: bytes) -> str:
-    final = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")  # of a server that probed a client that waits
+    final = answer.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")  # of a server that probes a client that waits
     head, _, body = final.rpartition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200"), answer[:200]
     return json.loads(body)["results"]["channels"][0]["alternatives"][0]["transcript"]
@@ -70,10 +70,7 @@ def test_a_late_response_reaches_a_client_that_half_closed(live_server: Start) -
         interim = b"HTTP/1.1 100 Continue\r\n\r\n"
         assert bare.recv(len(interim), socket.MSG_WAITALL) == interim
         model.open()
-        answer = rest(bare)
-        while answer.startswith(interim):
-            answer = answer[len(interim) :]
-        assert said(answer) == "late"
+        assert said(rest(bare)) == "late"
 
 
 def test_a_client_that_closed_both_directions_frees_its_upload(live_server: Start) -> None:
