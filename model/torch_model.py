@@ -14,8 +14,7 @@ from torch import Tensor
 from model import checkpoint
 from model.config import ModelConfig
 from model.facts import ModelFacts
-from model.gpu.rungs import choose_rung, recorded_slots
-from model.gpu.slots import RecordedSlots
+from model.gpu.slots import RecordedSlots, choose_rung, recorded_slots, served_step
 from model.machine.precision import resolve_device, resolve_precision
 from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network, State
@@ -48,7 +47,7 @@ class TorchModel:
     ) -> None:
         """Cast `network` in place; `auto` is the fastest precision of torch on this machine. Raises: PrecisionError.
 
-        `rung`: kernels of fp16 (`model.gpu.rungs`); the attribute is the chosen one. `cpu_fp16` allows
+        `rung`: kernels of fp16 (`model.gpu.slots`); the attribute is the chosen one. `cpu_fp16` allows
         fp16 on a CPU in tests: it is slow, and its slots are the reference for GPU kernels.
         """
         self._place = resolve_device(device)
@@ -56,7 +55,7 @@ class TorchModel:
         self.precision = resolve_precision(precision, self._place, quantized=False, cpu_fp16=cpu_fp16)
         self.digest = digest
         self.network = cast(network.eval(), self.precision, self.device)
-        self.rung = choose_rung(rung, self.network, self.device) if self.precision == "fp16" else "eager"
+        self.rung = choose_rung(rung, self.device) if self.precision == "fp16" else "eager"
         # Not on a GPU: TorchScript compiles a step again at the second call of a shape, with other sums and so other
         # bits than at the first. Source: https://github.com/pytorch/pytorch/issues/74534, observed on an H100.
         self._one_step = TracedStep(self.network) if self.device.type == "cpu" else self.network
@@ -115,7 +114,8 @@ class TorchModel:
         In fp16 with the kernels of a rung: rows are independent, and `tile_rows` has no effect.
         """
         if self.rung != "eager":
-            return recorded_slots(self.network, self.rung, self.device, capacity=capacity, largest=largest)
+            step = served_step(self.network, self.device)
+            return recorded_slots(self.network, self.device, step, capacity=capacity, largest=largest)
         record = partial(SlabStep, self.network) if self.device.type == "cpu" else None
         return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows, record=record)
 

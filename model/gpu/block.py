@@ -24,15 +24,13 @@ class StepBlock:
 
     `rows` (1,) int32: number of real rows, at most R; others are padding. `read` and `write` (R,) int32: rows of the
     slabs with the states before and after the step; they may be equal for a row. `pcm`
-    (R, k * S) int16 and `out` (R, k * T, outputs) float32: inputs and outputs. `error` (1,) int32: 0, or why a kernel
-    aborted.
+    (R, k * S) int16 and `out` (R, k * T, outputs) float32: inputs and outputs.
     """
 
     rows: Tensor
     read: Tensor
     write: Tensor
     pcm: Tensor
-    error: Tensor
     out: Tensor
 
 
@@ -62,11 +60,11 @@ class StepMemory:
     """Buffers of one side for steps of at most R rows: on the host, pinned if there is a GPU, or on the device."""
 
     def __init__(self, rows: int, inputs: RowSpec, outputs: RowSpec, device: torch.device, *, pinned: bool) -> None:
-        index, one = ((rows,), torch.int32), ((1,), torch.int32)
+        index = ((rows,), torch.int32)
         pcm = ("pcm", (rows, *inputs.shape), inputs.dtype)
-        self.inputs = Arrays([("rows", *one), ("read", *index), ("write", *index), pcm], device, pinned=pinned)
-        out = ("out", (rows, *outputs.shape), outputs.dtype)
-        self.outputs = Arrays([("error", *one), out], device, pinned=pinned)
+        count = ("rows", (1,), torch.int32)
+        self.inputs = Arrays([count, ("read", *index), ("write", *index), pcm], device, pinned=pinned)
+        self.outputs = Arrays([("out", (rows, *outputs.shape), outputs.dtype)], device, pinned=pinned)
 
     def block(self, rows: int, steps: int) -> StepBlock:
         """Return the buffers of a step of `rows` rows by `steps` single steps, rows * steps <= R."""
@@ -76,6 +74,5 @@ class StepMemory:
             read=self.inputs["read"][:rows],
             write=self.inputs["write"][:rows],
             pcm=pcm.view(rows, steps * pcm.shape[1]),
-            error=self.outputs["error"],
             out=out.view(rows, steps * out.shape[1], *out.shape[2:]),
         )

@@ -93,9 +93,6 @@ class ReferenceStep:
             slab[write] = after[name]
         block.out[:rows, :frames] = out
 
-    def recover(self) -> None:
-        """Do nothing: the reference never aborts."""
-
     def compute(self, pcm: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Map PCM (B, S) int16 and states by name to log-probabilities (B, T, outputs) float32 and states."""
         network = self.network

@@ -9,13 +9,16 @@ the graph. One block of pinned memory is sufficient: a step is launched after th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model.errors import PrecisionError
 from model.gpu.block import StepBlock, StepMemory
+from model.torch_network.network import Network
 from model.torch_network.slabs import RowSpec, Slabs
 from model.torch_network.slots import check_device
 
@@ -30,12 +33,8 @@ class RecordedStep(Protocol):
         """Enqueue a step of `rows` rows by `steps` single steps on the current stream.
 
         It allocates nothing, copies nothing between host and device, and never waits. A chunk of steps is bit-identical
-        to single ones, and no row's results depend on the other rows or on the number of rows. It reports failures
-        in `block.error`.
+        to single ones, and no row's results depend on the other rows or on the number of rows.
         """
-
-    def recover(self) -> None:
-        """Reset after an aborted kernel; nothing is in flight."""
 
 
 MakeStep = Callable[[Mapping[str, Tensor], int, int], RecordedStep]
@@ -56,7 +55,6 @@ class RecordedSlots:
         device: torch.device,
         capacity: int,
         largest: int,
-        chunk_steps: Sequence[int] = CHUNKS,
     ) -> None:
         """Allocate slabs and buffers; steps are recorded in `warm_up_step`, or at the first use of a size.
 
@@ -65,7 +63,7 @@ class RecordedSlots:
         if min(capacity, largest) < 1:
             raise ValueError(f"capacity and largest batch must be at least 1, not {capacity} and {largest}")
         self.capacity = capacity
-        self.chunk_steps = tuple(steps for steps in chunk_steps if steps <= largest)
+        self.chunk_steps = tuple(steps for steps in CHUNKS if steps <= largest)
         self._device = device
         on_gpu = device.type == "cuda"
         self._slabs = Slabs(states, capacity + 2, device)
@@ -76,10 +74,10 @@ class RecordedSlots:
         self._host = StepMemory(most, inputs, outputs, torch.device("cpu"), pinned=on_gpu)
         self._memory = StepMemory(most, inputs, outputs, device, pinned=False)
         self.inputs: NDArray[Any] = self._host.inputs["pcm"].numpy()[:largest]
-        self._rows, self._error = self._host.inputs["rows"].numpy(), self._host.outputs["error"].numpy()
+        self._rows = self._host.inputs["rows"].numpy()
         self._read, self._write = self._host.inputs["read"].numpy(), self._host.inputs["write"].numpy()
         self._outputs: NDArray[Any] = self._host.outputs["out"].numpy()
-        self._step = make_step(self._slabs.tensors, most, self.chunk_steps[-1])
+        self.step = make_step(self._slabs.tensors, most, self.chunk_steps[-1])
         self._replays: dict[tuple[int, int], Callable[[], None]] = {}
         self._launched = 0  # rows by steps of the step in flight
         self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
@@ -125,17 +123,13 @@ class RecordedSlots:
         self._launched = count * steps
 
     def finish(self) -> NDArray[Any]:
-        """Wait for the launched step and return its outputs. Raises: DeviceLost; RuntimeError."""
+        """Wait for the launched step and return its outputs. Raises: DeviceLost."""
         try:
             if self._done is not None:
                 self._done.synchronize()
         except Exception:
             check_device(self._device)
             raise
-        if self._error[0]:
-            self._memory.outputs["error"].zero_()
-            self._step.recover()
-            raise RuntimeError(f"a kernel timed out waiting for another block (error {self._error[0]})")
         return self._outputs[: self._launched].copy()
 
     def reset(self, slot: int) -> None:
@@ -170,7 +164,7 @@ class RecordedSlots:
 
         def enqueue() -> None:
             copies[0][0].copy_(copies[0][1], non_blocking=True)
-            self._step.enqueue(block, rows, steps)
+            self.step.enqueue(block, rows, steps)
             copies[1][0].copy_(copies[1][1], non_blocking=True)
 
         if self._stream is None or self._done is None:
@@ -202,3 +196,54 @@ class RecordedSlots:
 def bucket(rows: int) -> int:
     """Return the size of the recording for a batch: the next power of two."""
     return 1 << (rows - 1).bit_length()
+
+
+RUNGS = ("auto", "graph", "eager")
+"""`eager`: calls of torch. `graph`: kernels for small batches in one CUDA graph. `auto`: `graph` where it runs."""
+
+
+def choose_rung(rung: str, device: torch.device) -> str:
+    """Resolve `auto` to a rung. Raises: PrecisionError if the rung is unknown, or does not run here."""
+    if rung == "persistent":
+        raise PrecisionError("rung persistent is not served; it is measured by tutti_asr_lab.gpu of tutti-asr-lab")
+    if rung not in RUNGS:
+        raise PrecisionError(f"rung must be one of {', '.join(RUNGS)}, not {rung!r}")
+    if device.type != "cuda":
+        return "graph" if rung == "auto" else rung  # on a CPU, in tests, the reference replaces the kernels
+    if rung == "auto":
+        able = find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
+        return "graph" if able else "eager"
+    if rung != "eager" and find_spec("triton") is None:
+        raise PrecisionError(f"rung {rung} needs Triton, which is part of CUDA builds of torch: pip install triton")
+    return rung
+
+
+def recorded_slots(
+    network: Network, device: torch.device, make_step: MakeStep, *, capacity: int, largest: int
+) -> RecordedSlots:
+    """Return the slot model of a network in fp16 with the steps of `make_step`."""
+    config = network.config
+    return RecordedSlots(
+        make_step,
+        inputs=RowSpec((config.step_samples,), torch.int16),
+        outputs=RowSpec((config.frames_per_step, config.outputs), torch.float32),
+        states={name: RowSpec(shape, dtype) for name, (shape, dtype) in network.state_shapes().items()},
+        device=device,
+        capacity=capacity,
+        largest=largest,
+    )
+
+
+def served_step(network: Network, device: torch.device) -> MakeStep:
+    """Return the step that is served: by kernels, on a CPU by the reference."""
+
+    def make_step(slabs: Mapping[str, Tensor], rows: int, steps: int) -> RecordedStep:
+        if device.type != "cuda":
+            from model.gpu.reference import ReferenceStep
+
+            return ReferenceStep(network, slabs)
+        from model.gpu.triton.step import TritonStep
+
+        return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps)
+
+    return make_step

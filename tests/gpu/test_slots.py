@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from batching.stepper import Stepper
-from model.gpu.block import StepBlock
-from model.gpu.slots import RecordedSlots, bucket
+from model.errors import PrecisionError
+from model.gpu import slots as gpu_slots
+from model.gpu.slots import RecordedSlots, bucket, choose_rung
 from model.torch_network.slabs import RowSpec
-from tests.support.networks.recorded_toys import EagerStep, recorded
+from tests.support.networks.recorded_toys import recorded
 from tests.support.networks.slot_models import EchoStep, TinyGru
 
 ECHO_OUT, GRU_OUT = RowSpec((2,), torch.int64), RowSpec((16,), torch.float32)
@@ -89,28 +90,6 @@ def test_a_reset_zeroes_nothing_and_the_next_step_reads_zeros() -> None:
     assert np.array_equal(slots.run([2]), first)
 
 
-def test_a_kernel_that_aborts_fails_its_step_and_the_next_one_runs() -> None:
-    class GivesUp(EagerStep):
-        def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
-            super().enqueue(block, rows, steps)
-            block.error.fill_(int(block.pcm[0, 0] == 7))
-
-    slots = RecordedSlots(
-        lambda slabs, _rows, _steps: GivesUp(EchoStep(), slabs),
-        inputs=EchoStep().input_spec,
-        outputs=ECHO_OUT,
-        states=EchoStep().state_spec,
-        device=torch.device("cpu"),
-        capacity=2,
-        largest=2,
-    )
-    slots.inputs[0] = 7
-    with pytest.raises(RuntimeError, match="timed out"):
-        slots.run([0])
-    slots.inputs[0] = 5
-    assert slots.run([1]).tolist() == [[5, 1]]
-
-
 def test_chunks_are_warmed_up_with_no_more_streams_than_there_are_slots() -> None:
     ticks = itertools.count()
     measured = Stepper(recorded(EchoStep(), ECHO_OUT, 2, 16)).warm_up_chunks(lambda: float(next(ticks)))
@@ -121,3 +100,22 @@ def test_chunks_are_warmed_up_with_no_more_streams_than_there_are_slots() -> Non
 def test_sizes_below_one_are_rejected(capacity: int, largest: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         gru(capacity, largest)
+
+
+@pytest.mark.parametrize(
+    ("rung", "error"),
+    [
+        ("graph", "pip install triton"),
+        ("persistent", r"measured by tutti_asr_lab\.gpu"),
+        ("fast", "must be one of auto"),
+    ],
+)
+def test_a_rung_that_does_not_run_is_refused_by_name(rung: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_slots, "find_spec", lambda _name: None)
+    with pytest.raises(PrecisionError, match=error):
+        choose_rung(rung, torch.device("cuda"))
+
+
+def test_auto_without_triton_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_slots, "find_spec", lambda _name: None)
+    assert choose_rung("auto", torch.device("cuda")) == "eager"

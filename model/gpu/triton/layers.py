@@ -9,13 +9,12 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from model.config import CONTEXT
-from model.gpu.triton.arithmetic import begin, prefetch_part
+from model.gpu.triton.arithmetic import begin
 from model.gpu.triton.features import copy_block
 from model.gpu.triton.launching import PLAIN, Launching
 from model.torch_network.network import Lookahead
 
 _CONTEXT = tl.constexpr(CONTEXT)
-FETCHERS = 128  # programs that prefetch weights, in addition to those of a normalization
 
 
 @triton.jit
@@ -29,26 +28,13 @@ def normalize(x, unit, weight, bias, EPS: tl.constexpr, H: tl.constexpr):
     return (scaled * w + tl.load(bias + unit, mask=unit < H, other=0.0)).to(tl.float16)
 
 
-@triton.jit(do_not_specialize=["ahead_bytes"])
-def norm_kernel(
-    x, weight, bias, y, ahead, ahead_bytes,
-    H: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """y = fp16(norm(x)), (columns, H); grid (columns, 1), with AHEAD (columns, n).
-
-    With AHEAD the programs (·, 1) and following only prefetch the weights of the next product.
-    """
-    column = tl.program_id(0)
-    if AHEAD:  # noqa: SIM102 - a constant of the compilation, and a value of the launch
-        if tl.program_id(1) > 0:
-            part = (tl.program_id(1) - 1) * tl.num_programs(0) + column
-            prefetch_part(ahead, ahead_bytes, part, (tl.num_programs(1) - 1) * tl.num_programs(0))
-            column = -1
+@triton.jit
+def norm_kernel(x, weight, bias, y, H: tl.constexpr, EPS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """y = fp16(norm(x)), (columns, H); grid (columns)."""
     begin(PDL)
-    if column >= 0:
-        unit = tl.arange(0, BLOCK)
-        frame = tl.load(x + column * H + unit, mask=unit < H, other=0.0).to(tl.float32)
-        tl.store(y + column * H + unit, normalize(frame, unit, weight, bias, EPS, H), mask=unit < H)
+    column, unit = tl.program_id(0), tl.arange(0, BLOCK)
+    frame = tl.load(x + column * H + unit, mask=unit < H, other=0.0).to(tl.float32)
+    tl.store(y + column * H + unit, normalize(frame, unit, weight, bias, EPS, H), mask=unit < H)
 
 
 @triton.jit(do_not_specialize=["frames", "pcm_row", "samples"])
@@ -145,20 +131,11 @@ class Norm:
         hidden = len(self.weight)
         self.constants: dict[str, Any] = {"H": hidden, "EPS": norm.eps, "BLOCK": triton.next_power_of_2(hidden)}
 
-    def enqueue(
-        self, x: Tensor, y: Tensor, columns: int, launching: Launching = PLAIN, ahead: Tensor | None = None
-    ) -> None:
-        """Normalize x (columns, H) fp16 to y; `ahead`: weights of the next product to prefetch."""
-        fetched = launching.fetched(ahead, self.weight)
-        norm_kernel[columns, 1 + _fetching(columns, fetched)](
-            x, self.weight, self.bias, y, **self.constants, **fetched, num_warps=4, enable_fp_fusion=False,
-            **launching.options,
-        )  # fmt: skip
-
-
-def _fetching(columns: int, fetched: dict[str, Any]) -> int:
-    """Return the programs per column that prefetch weights: about a hundred in total."""
-    return -(-FETCHERS // columns) if fetched["AHEAD"] else 0
+    def enqueue(self, x: Tensor, y: Tensor, columns: int, launching: Launching = PLAIN) -> None:
+        """Normalize x (columns, H) fp16 to y."""
+        norm_kernel[(columns,)](
+            x, self.weight, self.bias, y, **self.constants, num_warps=4, enable_fp_fusion=False, **launching.options
+        )
 
 
 class LookaheadNorm:

@@ -230,9 +230,9 @@ class FrameRecurrence:
 
     def enqueue(
         self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor,
-        rows_tensor: Tensor, frames: int, error: Tensor | None = None,  # noqa: ARG002 - for the persistent kernel
+        frames: int,
     ) -> None:  # fmt: skip
-        """gates (B, T, 3H), x_in and x_out (B, T, H) fp16: T frames of all B rows, `rows_tensor` (1,) of them real.
+        """gates (B, T, 3H), x_in and x_out (B, T, H) fp16: T frames of all B rows.
 
         A step of one frame must not write the slab while other programs read it, so it has an additional launch.
         """

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from model.config import CONTEXT
 from model.gpu.block import StepBlock
-from model.gpu.cuda.pack import MAX_ROWS, fits_layer, has_layout
 from model.gpu.segments import recurrent_segments
 from model.gpu.triton.features import Features
 from model.gpu.triton.launching import Aside, Launching
@@ -22,35 +21,15 @@ from model.gpu.triton.products import LOG_SOFTMAX, SILU, Product, Scratch
 from model.gpu.triton.recurrence import FrameRecurrence, states_buffer
 from model.torch_network.network import GRULayer, Network
 
-if TYPE_CHECKING:
-    from model.gpu.cuda.layer import NormKernel, PersistentLayer
-
-
-class Recurrence(Protocol):
-    """Recurrence of one layer, with its weights."""
-
-    def enqueue(
-        self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor,
-        rows_tensor: Tensor, frames: int, error: Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """gates (B, T, 3H), x_in (B, T, H) fp16 -> x_out = fp16(x_in + h), and the last states to the slab.
-
-        `error` (1,) int32 is set to 1 by a kernel that aborts.
-        """
-
 
 class TritonStep:
     """Packed weights of the network, buffers between its kernels, and the launches of a step."""
 
     def __init__(
         self, network: Network, slabs: Mapping[str, Tensor], *, largest_rows: int, largest_steps: int,
-        recurrence: Sequence[Recurrence] | None = None, launching: Launching | None = None,
-        layers: Sequence[PersistentLayer] | None = None,
+        launching: Launching | None = None,
     ) -> None:  # fmt: skip
         """`network`: in fp16 on the slabs' device; at most `largest_rows` rows of `largest_steps` steps per call.
-
-        `recurrence`: one object per layer, by default the kernel with one launch per frame. `layers`: same for whole
-        layers in one launch, used for small batches (`fits_layer`).
 
         Raises: ValueError for sizes that the kernels do not support.
         """
@@ -72,18 +51,7 @@ class TritonStep:
         self._buffers(columns, device)
         self.launching = launching if launching is not None else default_launching(network, device)
         self.aside = Aside(device)
-        self.layers = layers
-        self.norm_kernels: list[NormKernel] | None = None
-        if device.type == "cuda" and has_layout(config.hidden):
-            from model.gpu.cuda.layer import CAPABILITY, NormKernel
-
-            able = torch.cuda.get_device_capability(device) >= CAPABILITY
-            norms = [cast(nn.LayerNorm, norm) for norm in network.norms]
-            self.norm_kernels = [NormKernel(norm, device) for norm in norms] if able else None
-        self.frame_recurrence: Sequence[Recurrence] = ()
-        if recurrence is None or largest_rows > MAX_ROWS:
-            self.frame_recurrence = self._frame_recurrence(network)
-        self.recurrence = recurrence if recurrence is not None else self.frame_recurrence
+        self.recurrences = self._recurrences(network)
 
     def _products(self, network: Network) -> None:
         """Pack the weights."""
@@ -94,7 +62,7 @@ class TritonStep:
             conv0.weight.detach(), conv0.bias.detach(), act=SILU, channels=config.mel_bins, lead=CONTEXT
         )
         self.conv1 = Product(conv1.weight.detach(), conv1.bias.detach(), act=SILU, channels=config.conv_channels)
-        segments = len(recurrent_segments(config.hidden)) - 1  # those of the whole-layer kernel
+        segments = len(recurrent_segments(config.hidden)) - 1  # as the recurrence has
         self.inputs = [Product(gru.input.weight.detach(), gru.input.bias.detach(), segments=segments) for gru in grus]
         self.dense = Product(network.dense.weight.detach(), network.dense.bias.detach(), act=SILU)
         self.head = Product(
@@ -113,14 +81,14 @@ class TritonStep:
 
         self.input0 = buffer(rows * CONTEXT + 4 * columns, config.mel_bins)
         self.input1 = buffer(rows * CONTEXT + 2 * columns, config.conv_channels)
-        self.x = buffer(2, columns, config.hidden)
+        self.x = tuple(buffer(2, columns, config.hidden))
         self.normed = buffer(columns, config.hidden)
         self.gates = buffer(columns, 3 * config.hidden)
 
-    def _frame_recurrence(self, network: Network) -> Sequence[Recurrence]:
+    def _recurrences(self, network: Network) -> list[FrameRecurrence]:
         """Return the recurrence with one launch per frame for every layer."""
         config = self.config
-        self.states = states_buffer(self.largest_rows, config.hidden, self.x.device)
+        self.states = states_buffer(self.largest_rows, config.hidden, self.x[0].device)
         made: list[FrameRecurrence] = []
         for layer, following in zip(network.grus, [*self.inputs[1:], self.dense], strict=True):
             weights = cast(GRULayer, layer).recurrent
@@ -135,16 +103,43 @@ class TritonStep:
     def enqueue(self, block: StepBlock, rows: int, steps: int) -> None:
         """Enqueue the first `rows` rows of the block, `steps` steps each, on torch's current stream."""
         frames = steps * self.config.frames_per_step
+        self.convolve(block, rows, frames, self.inputs[0].weights)
+        self.leave(self.layers(block, rows, frames), block, rows, steps)
+
+    def convolve(self, block: StepBlock, rows: int, frames: int, ahead: Tensor) -> None:
+        """Features and convolutions, to `x[0]`; `ahead`: weights of the first layer, to prefetch."""
         columns = rows * frames
-        read, write, slabs, scratch, how = block.read, block.write, self.slabs, self.scratch, self.launching
+        scratch, how = self.scratch, self.launching
         self.features.enqueue(
-            block.pcm, slabs, read, self.input0, self.input1, rows, 4 * frames, scratch, how, self.conv1.weights
-        )
-        whole = self.layers if self.layers is not None and fits_layer(rows, frames) else None
-        ahead = self.inputs[0].weights if whole is None else whole[0].weights
+            block.pcm, self.slabs, block.read, self.input0, self.input1, rows, 4 * frames, scratch, how,
+            self.conv1.weights,
+        )  # fmt: skip
         self.conv0.enqueue(self.input0, self.input1, 2 * columns, 2 * frames, scratch, launching=how, ahead=ahead)
         self.conv1.enqueue(self.input1, self.x[0], columns, frames, scratch, launching=how)
-        x = self._split_layers(block, rows, frames) if whole is None else self._whole_layers(whole, block, rows, frames)
+
+    def layers(self, block: StepBlock, rows: int, frames: int) -> Tensor:
+        """Run each GRU layer as normalization, product and recurrence; return the output of the last one."""
+        x, after = self.x
+        columns = rows * frames
+        for i, (norm, product, recurrence) in enumerate(zip(self.norms, self.inputs, self.recurrences, strict=True)):
+            norm.enqueue(x, self.normed, columns, self.launching)
+            product.enqueue(
+                self.normed, self.gates, columns, frames, self.scratch, launching=self.launching,
+                ahead=recurrence.weights,
+            )  # fmt: skip
+            recurrence.enqueue(
+                self.gates[:columns].view(rows, frames, -1), x[:columns].view(rows, frames, -1),
+                after[:columns].view(rows, frames, -1), self.slabs[f"gru{i}"], block.read[:rows], block.write[:rows],
+                frames,
+            )  # fmt: skip
+            x, after = after, x
+        return x
+
+    def leave(self, x: Tensor, block: StepBlock, rows: int, steps: int) -> None:
+        """Lookahead, dense layer and head of the layers' output `x`, one of `self.x`; other states to the slabs."""
+        frames = steps * self.config.frames_per_step
+        columns = rows * frames
+        read, write, slabs, scratch, how = block.read, block.write, self.slabs, self.scratch, self.launching
         after = self.x[0] if x is self.x[1] else self.x[1]
         self.lookahead.enqueue(x, slabs["lookahead"], read, self.normed, rows, frames, how)
         with self.aside:  # launches that only write states
@@ -154,53 +149,6 @@ class TritonStep:
         self.dense.enqueue(self.normed, after, columns, frames, scratch, launching=how, ahead=self.head.weights)
         self.head.enqueue(after, block.out, columns, frames, scratch, block.out.stride(0), launching=how)
         self.aside.join()
-
-    def _whole_layers(self, layers: Sequence[PersistentLayer], block: StepBlock, rows: int, frames: int) -> Tensor:
-        """Run each GRU layer in one launch, `frames` frames; return the output of the last one."""
-        x, after = self.x[0], self.x[1]
-        following = [*(layer.weights for layer in layers[1:]), self.dense.weights]
-        for i, (layer, ahead) in enumerate(zip(layers, following, strict=True)):
-            layer.enqueue(
-                x, after, self.gates, self.slabs[f"gru{i}"], block.read[:rows], block.write[:rows], block.rows,
-                block.error, frames, ahead if self.launching.ahead else None,
-            )  # fmt: skip
-            x, after = after, x
-        return x
-
-    def _split_layers(self, block: StepBlock, rows: int, frames: int) -> Tensor:
-        """Run each GRU layer as normalization, product and recurrence; return the output of the last one."""
-        x, after = self.x[0], self.x[1]
-        columns = rows * frames
-        recurrences = self.recurrence if rows <= MAX_ROWS else self.frame_recurrence
-        for i, product in enumerate(self.inputs):
-            recurrence = recurrences[i]
-            # The previous recurrence, with one launch per frame, has prefetched the product's weights.
-            fetched = i > 0 and isinstance(recurrences[i - 1], FrameRecurrence)
-            self._norm(i, x, columns, None if i == 0 or fetched else product.weights)
-            ahead = cast(Tensor, getattr(recurrence, "weights", None))
-            product.enqueue(
-                self.normed, self.gates, columns, frames, self.scratch, launching=self.launching, ahead=ahead
-            )
-            recurrence.enqueue(
-                self.gates[:columns].view(rows, frames, -1), x[:columns].view(rows, frames, -1),
-                after[:columns].view(rows, frames, -1), self.slabs[f"gru{i}"], block.read[:rows], block.write[:rows],
-                block.rows, frames, block.error,
-            )  # fmt: skip
-            x, after = after, x
-        return x
-
-    def _norm(self, layer: int, x: Tensor, columns: int, ahead: Tensor | None) -> None:
-        """Run the normalization before a GRU layer; on a GPU by the kernel that is bit-identical to whole layers."""
-        if self.norm_kernels is None:
-            self.norms[layer].enqueue(x, self.normed, columns, self.launching, ahead)
-        else:
-            self.norm_kernels[layer].enqueue(x, self.normed, columns, ahead if self.launching.ahead else None)
-
-    def recover(self) -> None:
-        """Reset after an aborted kernel; nothing is in flight."""
-        for each in (*(self.layers or ()), *self.recurrence):
-            if hasattr(each, "workspace"):
-                each.workspace.reset()
 
 
 def default_launching(network: Network, device: torch.device) -> Launching:

@@ -94,7 +94,7 @@ def test_a_recurrence_in_one_program_a_tile_has_the_bits_of_one_a_segment(frames
         layer = FrameRecurrence(weight, bias, scratch, states_buffer(rows, hidden, torch.device("cpu")))
         assert layer.wide(rows) == (enough == 1)
         slab, (out, _) = normal(rows + 2, hidden, seed=5), poisoned(rows, frames, hidden)
-        layer.enqueue(gates, x, out, slab, index, index, index[:1], frames)
+        layer.enqueue(gates, x, out, slab, index, index, frames)
         found.append((out, slab))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
@@ -174,7 +174,7 @@ def test_a_recurrence_is_that_of_float64_in_its_own_rows_alone(hidden, rows, fra
     states = states_buffer(rows, hidden, torch.device("cpu")).fill_(NAN)
     out, after = poisoned(rows, frames, hidden)
     layer = FrameRecurrence(weight, bias, scratch, states)
-    layer.enqueue(gates, x, out, slab, read, write, torch.tensor([rows], dtype=torch.int32), frames)
+    layer.enqueue(gates, x, out, slab, read, write, frames)
     wanted, last = gru(gates, weight, bias, x, before[read.long()])
     assert (out.double() - wanted.double()).abs().max() < 4e-3  # a state may be rounded the other way and carried on
     assert (slab[write.long()].double() - last.double()).abs().max() < 2e-3

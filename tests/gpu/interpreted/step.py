@@ -17,7 +17,7 @@ CAPACITY = 7
 def step_of(network, slabs, rows=4, steps=4):
     """Return a step with poisoned buffers: it must not read memory that it has not written."""
     step = TritonStep(network, slabs, largest_rows=rows, largest_steps=steps)
-    for buffer in (step.input0, step.input1, step.x, step.normed, step.gates, step.states, step.features.power):
+    for buffer in (step.input0, step.input1, *step.x, step.normed, step.gates, step.states, step.features.power):
         buffer.fill_(float("nan"))
     step.scratch.partial.fill_(float("nan"))
     return step
@@ -106,6 +106,21 @@ def test_the_order_in_which_programs_run_changes_no_bit_of_a_step():
         found.append((out, slabs))
     assert torch.equal(found[0][0], found[1][0])
     assert all(torch.equal(slab, found[1][1][name]) for name, slab in found[0][1].items())
+
+
+@pytest.mark.parametrize("size", ["even", "odd"])
+def test_launches_of_the_second_stream_may_run_last(size, monkeypatch):
+    """The states that they store lie in no buffer that a later launch overwrites."""
+    network = fp16_network(SIZES[size])
+    pcm = noise(2, network.config.step_samples)
+    usual, late = (slabs_of(network, CAPACITY, seed=5) for _ in range(2))
+    run(step_of(network, usual), network, pcm, [0, 1], [0, 1])
+    step = step_of(network, late)
+    shift, waiting = step.lookahead.enqueue_shift, []
+    monkeypatch.setattr(step.lookahead, "enqueue_shift", lambda *arguments: waiting.append(arguments))
+    monkeypatch.setattr(step.aside, "join", lambda: shift(*waiting.pop()))
+    run(step, network, pcm, [0, 1], [0, 1])
+    assert torch.equal(usual["lookahead"], late["lookahead"])
 
 
 def test_a_step_shorter_than_the_windows_overlap_is_rejected():

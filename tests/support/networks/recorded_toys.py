@@ -37,9 +37,6 @@ class EagerStep:
             slab[block.write[:rows].long()] = padded[name][:rows]
         block.out.copy_(torch.stack(outputs, dim=1).view(block.out.shape))
 
-    def recover(self) -> None:
-        """Do nothing: it never aborts."""
-
 
 def recorded(model: StepModel, outputs: RowSpec, capacity: int, largest: int) -> RecordedSlots:
     """Return a slot model that records the steps of `model`; `outputs`: outputs of one row."""

@@ -5,10 +5,9 @@ Only this file calls the GPU path directly; sections use `Bench`, `recurrence` a
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, Protocol, cast
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,23 +15,17 @@ from torch import Tensor
 from batching.slot_model import SlotModel
 from model.config import ModelConfig
 from model.gpu.block import StepBlock
+from model.gpu.slots import recorded_slots, served_step
 from model.torch_model import TorchModel
 from model.torch_network.network import Network
 from model.torch_network.precision import cast as cast_network
 from tutti_asr_lab.benchmarks.gpu.networks import NETWORKS, noise, random_network
 from tutti_asr_lab.benchmarks.gpu.timing import Work, captured
 
-EAGER, GRAPH, PERSISTENT = "eager", "graph", "persistent"  # as in `model.gpu.rungs`
+EAGER, GRAPH, PERSISTENT = "eager", "graph", "persistent"
 SPLIT, REFERENCE = "persistent, split", "reference"
 """Not used for serving on a GPU: each layer as a product and a persistent recurrence; the CPU reference."""
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-class Step(Protocol):
-    """A step that can be captured."""
-
-    def enqueue(self, block: Any, rows: int, steps: int) -> None:
-        """Enqueue the kernels of `steps` steps of the first `rows` rows on torch's current stream."""
 
 
 class EagerStep:
@@ -54,10 +47,10 @@ class EagerStep:
 
 
 def rungs(device: torch.device) -> tuple[str, ...]:
-    """Return the rungs that can run on a device; on a CPU the eager step in fp32 and, if present, the reference."""
+    """Return the rungs that can run on a device; on a CPU the eager step in fp32 and the reference."""
     if device.type == "cuda":
         return (PERSISTENT, SPLIT, GRAPH, EAGER)
-    return (EAGER, REFERENCE) if importable("model.gpu.reference") else (EAGER,)
+    return (EAGER, REFERENCE)
 
 
 def fastest(device: torch.device) -> str:
@@ -67,27 +60,7 @@ def fastest(device: torch.device) -> str:
 
 def served(device: torch.device) -> str:
     """Return the rung used for serving on a device."""
-    return PERSISTENT if device.type == "cuda" else REFERENCE
-
-
-def importable(module: str) -> bool:
-    """Whether a module of the GPU path exists in this checkout."""
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
-
-
-def persistent_layers(network: Network, device: torch.device, *, whole: bool) -> dict[str, Any]:
-    """Return options of a step with persistent kernels: whole layers where they fit, or only recurrences.
-
-    Raises: any error of kernels that cannot run on this device.
-    """
-    from model.gpu.rungs import persistent_parts
-
-    layers, recurrences = persistent_parts(network, device)
-    return {"recurrence": recurrences} | ({"layers": layers} if whole and layers else {})
+    return GRAPH if device.type == "cuda" else REFERENCE
 
 
 def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
@@ -97,21 +70,6 @@ def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
     return PersistentGru(weight, bias.float(), device)
 
 
-class Workspaces:
-    """Return the workspaces of a step's persistent kernels."""
-
-    def __init__(self, workspaces: Sequence[Any]) -> None:
-        self._each = list({id(workspace): workspace for workspace in workspaces}.values())
-
-    def check(self) -> None:
-        """Raises: KernelError if a kernel gave up."""
-        for each in self._each:
-            each.check()
-
-    def reset(self) -> None:
-        """Reset the error."""
-        for each in self._each:
-            each.reset()
 
 
 def checked(workspace: Any) -> None:
@@ -123,21 +81,15 @@ def checked(workspace: Any) -> None:
         raise
 
 
-def make_step(rung: str, network: Network, slabs: dict[str, Tensor], rows: int, steps: int) -> tuple[Step, Any]:
-    """Return the step of a rung over these slabs, for at most `rows` rows and `steps` steps, and its workspaces."""
+def make_step(rung: str, network: Network, slabs: Mapping[str, Tensor], rows: int, steps: int) -> Any:
+    """Return the step of a rung over these slabs, for at most `rows` rows and `steps` steps."""
     if rung == EAGER:
-        return EagerStep(network, slabs), None
-    if rung == REFERENCE:
-        from model.gpu.reference import ReferenceStep
-
-        return ReferenceStep(network, slabs), None
-    from model.gpu.triton.step import TritonStep
-
-    options: dict[str, Any] = {}
+        return EagerStep(network, slabs)
     if rung in {PERSISTENT, SPLIT}:
-        options = persistent_layers(network, slabs["gru0"].device, whole=rung == PERSISTENT)
-    workspace = Workspaces([layer.workspace for layers in options.values() for layer in layers]) if options else None
-    return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps, **options), workspace
+        from model.gpu.cuda.step import PersistentStep
+
+        return PersistentStep(network, slabs, largest_rows=rows, largest_steps=steps, whole=rung == PERSISTENT)
+    return served_step(network, slabs["pcm"].device)(slabs, rows, steps)
 
 
 @cache
@@ -177,9 +129,8 @@ class Bench:
         }
         self._index = torch.full((2, largest_rows), capacity, dtype=torch.int32, device=device)  # read and write
         self._rows = torch.zeros(1, dtype=torch.int32, device=device)
-        self._error = torch.zeros(1, dtype=torch.int32, device=device)
         self._blocks: dict[int, StepBlock] = {}
-        self.step, self._workspace = make_step(rung, network, self.slabs, largest_rows, largest_steps)
+        self.step = make_step(rung, network, self.slabs, largest_rows, largest_steps)
         self._graphs: dict[tuple[int, int], Work] = {}
         self._warm: dict[str, Tensor] = {}
 
@@ -189,7 +140,7 @@ class Bench:
             frames = steps * self.config.frames_per_step
             pcm = noise(self.largest_rows, steps * self.config.step_samples).to(self.device)
             out = torch.full((self.largest_rows, frames, self.config.outputs), float("nan"), device=self.device)
-            self._blocks[steps] = StepBlock(self._rows, self._index[0], self._index[1], pcm, self._error, out)
+            self._blocks[steps] = StepBlock(self._rows, self._index[0], self._index[1], pcm, out)
         return self._blocks[steps]
 
     def fill(self, read: Sequence[int]) -> None:
@@ -221,12 +172,9 @@ class Bench:
         return block.out[: len(slots)].to("cpu", copy=True)
 
     def check(self) -> None:
-        """Wait for the device and check whether a kernel gave up. Raises: KernelError; RuntimeError."""
-        if self._workspace is not None:
-            checked(self._workspace)
-        if error := int(self._error[0]):
-            self._error.zero_()
-            raise RuntimeError(f"a kernel gave up waiting for another (error {error})")
+        """Wait for the device and check whether a kernel gave up. Raises: KernelError."""
+        if hasattr(self.step, "check"):
+            self.step.check()
 
     def states(self, slots: Sequence[int]) -> dict[str, Tensor]:
         """Return the states of these slots, on the host."""
@@ -255,11 +203,9 @@ def slots(
     network: Network, rung: str, device: torch.device, *, capacity: int, largest: int, steps: int = 1
 ) -> SlotModel:
     """Return the slot model for serving `capacity` streams, with chunks of up to `steps` steps."""
-    precision = precision_of(rung, device)
-    on_cpu = device.type != "cuda"
-    named = GRAPH if rung == REFERENCE else rung  # the reference replaces the kernels
-    model = TorchModel(network, "random", device=device.type, precision=precision, rung=named, cpu_fp16=on_cpu)
-    made: Any = model.slots(capacity=capacity, largest=largest)
-    if hasattr(made, "chunk_steps"):
-        made.chunk_steps = tuple(chunk_step for chunk_step in made.chunk_steps if chunk_step <= steps)
-    return cast(SlotModel, made)
+    if rung == EAGER:
+        model = TorchModel(network, "random", device=device.type, precision=precision_of(rung, device), rung=rung)
+        return model.slots(capacity=capacity, largest=largest)
+    made = recorded_slots(network, device, partial(make_step, rung, network), capacity=capacity, largest=largest)
+    made.chunk_steps = tuple(chunk_step for chunk_step in made.chunk_steps if chunk_step <= steps)
+    return made

@@ -22,7 +22,6 @@ from tutti_asr_lab.benchmarks.gpu.subjects import (
     REFERENCE,
     Bench,
     bench,
-    importable,
     recurrence,
     rungs,
 )
@@ -47,11 +46,10 @@ def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
             case = {"what": "step against fp32", "network": name, "rung": rung}
             yield case, partial(_step, context, name, rung)
     small = context.scale.networks[:2][-1]
-    if importable("model.gpu.reference"):
-        for rung in rungs(context.device):
-            if rung not in {EAGER, REFERENCE}:
-                case = {"what": "step against the contract", "network": small, "rung": rung}
-                yield case, partial(_contract, context, small, rung)
+    for rung in rungs(context.device):
+        if rung not in {EAGER, REFERENCE}:
+            case = {"what": "step against the contract", "network": small, "rung": rung}
+            yield case, partial(_contract, context, small, rung)
     case = {"what": "changing batches", "network": small}
     yield case, partial(_changing, context, small)
 

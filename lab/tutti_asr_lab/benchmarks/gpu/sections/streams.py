@@ -24,7 +24,7 @@ from batching.thread.commands import Close, Command, Open, Step
 from tutti_asr_lab.benchmarks.gpu.networks import noise
 from tutti_asr_lab.benchmarks.gpu.records import Case, Values
 from tutti_asr_lab.benchmarks.gpu.scale import Context
-from tutti_asr_lab.benchmarks.gpu.subjects import EAGER, GRAPH, network_of, precision_of, rungs, served, slots
+from tutti_asr_lab.benchmarks.gpu.subjects import EAGER, GRAPH, fastest, network_of, precision_of, rungs, slots
 from tutti_asr_lab.benchmarks.gpu.timing import percentile
 
 LARGEST = 128
@@ -37,9 +37,9 @@ SEED = 7
 
 
 def cases(context: Context) -> Iterator[tuple[Case, Callable[[], Values]]]:
-    """Yield all levels for the serving rung; some for the other rungs and the small network."""
+    """Yield all levels for the fastest rung; some for the other rungs and the small network."""
     first, *others = context.scale.networks[:2]
-    rung = served(context.device)
+    rung = fastest(context.device)
     levels = [(first, rung, streams) for streams in context.scale.streams]
     few = context.scale.streams[1::4]
     levels += [(name, rung, streams) for name in others for streams in few]
@@ -67,6 +67,9 @@ def _level(context: Context, name: str, rung: str, streams: int) -> Values:
     thread.forget()
     thread.run(range(1, streams + 1), context.scale.level_s)
     thread.close()
+    step = getattr(model, "step", None)
+    if hasattr(step, "check"):
+        step.check()
     return thread.values()
 
 
