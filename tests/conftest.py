@@ -31,10 +31,10 @@ RELEASE = (
     "gpu/test_interpreted.py",
     "model/published/quantization/test_dequantized.py",
     "deploy/test_chart_pod.py",
-    "gpu/test_gru_compiled.py",
+    "lab/gpu/test_gru_compiled.py",
     "gpu/test_triton_gates.py",
-    "gpu/test_gru_emulation.py",
-    "gpu/test_gru_mutations.py",
+    "lab/gpu/test_gru_emulation.py",
+    "lab/gpu/test_gru_mutations.py",
     "server/text/test_many_read_outs.py",
 )
 """Files for `make test-release`: they take long and prove a release rather than a change. `.ci/run` leaves them out.
@@ -69,7 +69,7 @@ SLOW = (
     "server/recognition/test_fork_models.py",
     "model/lexicon/test_shipped_lexicon.py",
     "model/int8/test_arm64.py",
-    "gpu/test_backward_emulation.py",
+    "lab/gpu/test_backward_emulation.py",
     "model/machine/test_warm_shapes.py",
     "server/tools/test_doctor.py",
     "server/tools/test_doctor_model.py",

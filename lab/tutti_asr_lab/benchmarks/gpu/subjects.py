@@ -65,11 +65,9 @@ def served(device: torch.device) -> str:
 
 def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
     """Return the persistent kernel for U (3H, H) fp16 and c (3H,) fp32."""
-    from model.gpu.cuda.persistent import PersistentGru
+    from tutti_asr_lab.gpu.persistent import PersistentGru
 
     return PersistentGru(weight, bias.float(), device)
-
-
 
 
 def checked(workspace: Any) -> None:
@@ -86,7 +84,7 @@ def make_step(rung: str, network: Network, slabs: Mapping[str, Tensor], rows: in
     if rung == EAGER:
         return EagerStep(network, slabs)
     if rung in {PERSISTENT, SPLIT}:
-        from model.gpu.cuda.step import PersistentStep
+        from tutti_asr_lab.gpu.step import PersistentStep
 
         return PersistentStep(network, slabs, largest_rows=rows, largest_steps=steps, whole=rung == PERSISTENT)
     return served_step(network, slabs["pcm"].device)(slabs, rows, steps)
@@ -206,6 +204,7 @@ def slots(
     if rung == EAGER:
         model = TorchModel(network, "random", device=device.type, precision=precision_of(rung, device), rung=rung)
         return model.slots(capacity=capacity, largest=largest)
+    network = cast_network(network.eval(), precision_of(rung, device), device)
     made = recorded_slots(network, device, partial(make_step, rung, network), capacity=capacity, largest=largest)
     made.chunk_steps = tuple(chunk_step for chunk_step in made.chunk_steps if chunk_step <= steps)
     return made

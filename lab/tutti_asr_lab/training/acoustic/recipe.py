@@ -12,8 +12,8 @@ from typing import Any
 
 from model.config import ModelConfig
 from model.errors import TrainingError
-from model.gpu.training import RECURRENCES
 from model.text.files import read_text
+from tutti_asr_lab.gpu.training import RECURRENCES
 from tutti_asr_lab.training.acoustic.augment import Augmentation
 from tutti_asr_lab.training.acoustic.optimizer.precision import CHOICES
 from tutti_asr_lab.training.acoustic.parallel.all_reduce import is_power_of_two

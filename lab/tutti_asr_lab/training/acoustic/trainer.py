@@ -20,11 +20,11 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.errors import TrainingError
-from model.gpu.training import choose_recurrence
 from model.lexicon.lexicon import Lexicon
 from model.recordings import Utterance, read_pcm
 from model.torch_network.network import GRULayer, Network
 from model.torch_network.precision import DTYPES
+from tutti_asr_lab.gpu.training import choose_recurrence
 from tutti_asr_lab.training.acoustic.augment import Augmenter, Samples
 from tutti_asr_lab.training.acoustic.averaging import MovingAverage
 from tutti_asr_lab.training.acoustic.data.batches import Batch, BatchMaker, Key

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.gpu.cuda.layer import GROUP, layer_layout
-from model.gpu.cuda.pack import layout_of
-from tests.support.networks.gru_emulation import DONE, Layer, WholeLayer, build, reference, schedule
+from tests.lab.gpu.gru_emulation import DONE, Layer, WholeLayer, build, reference, schedule
+from tutti_asr_lab.gpu.layer import GROUP, layer_layout
+from tutti_asr_lab.gpu.pack import layout_of
 
 ROWS, FRAMES = 4, 4
 HIDDEN = [64, 80, 272]

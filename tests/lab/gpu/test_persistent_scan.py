@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from model.errors import PrecisionError
-from model.gpu import training
-from model.gpu.cuda.driver import KernelError
-from model.gpu.persistent_scan import PersistentScan
-from model.gpu.training import TOLERANCE, PersistentRecurrence, choose_recurrence, largest_error
 from model.recordings import read_manifest
 from model.torch_network.network import GRULayer
-from tests.gpu.test_persistent import H100
-from tests.support.networks.gru_backward_emulation import LoopKernels, emulated_kernels
+from tests.lab.gpu.gru_backward_emulation import LoopKernels, emulated_kernels
+from tests.lab.gpu.test_persistent import H100
 from tests.support.training import tones
+from tutti_asr_lab.gpu import training
+from tutti_asr_lab.gpu.driver import KernelError
+from tutti_asr_lab.gpu.scan import PersistentScan
+from tutti_asr_lab.gpu.training import TOLERANCE, PersistentRecurrence, choose_recurrence, largest_error
 from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.acoustic.recipe import Recipe
 from tutti_asr_lab.training.acoustic.trainer import Trainer
@@ -76,7 +76,7 @@ def test_more_rows_than_a_launch_takes_are_divided(kernels, monkeypatch):
         return [out, *torch.autograd.grad(out.square().sum(), leaves)]
 
     whole = run()
-    monkeypatch.setattr("model.gpu.persistent_scan.MAX_ROWS", 4)
+    monkeypatch.setattr("tutti_asr_lab.gpu.scan.MAX_ROWS", 4)
     assert all(torch.equal(a, b) for a, b in zip(run(), whole, strict=True))
 
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from model.gpu.cuda.driver import KernelError
-from model.gpu.cuda.layer import layer_fits
-from model.gpu.cuda.pack import layout_of
-from model.gpu.cuda.persistent import Workspace, fits, range_of
+from tutti_asr_lab.gpu.driver import KernelError
+from tutti_asr_lab.gpu.layer import layer_fits
+from tutti_asr_lab.gpu.pack import layout_of
+from tutti_asr_lab.gpu.persistent import Workspace, fits, range_of
 
 H100 = {"shared_memory_per_block_optin": 232_448, "multi_processor_count": 132, "major": 9, "minor": 0}
 

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.gpu.cuda.pack import (
+from model.gpu.segments import recurrent_segments
+from tutti_asr_lab.gpu.pack import (
     LANES,
     MOST_BLOCKS,
     MOST_SHARED_BYTES,
@@ -19,7 +20,6 @@ from model.gpu.cuda.pack import (
     pack,
     pack_transposed,
 )
-from model.gpu.segments import recurrent_segments
 
 LAYOUTS = st.one_of(
     st.integers(2, 24).map(lambda steps: layout_of(16 * steps)),

@@ -1,7 +1,7 @@
 // The recurrence of one GRU layer over a chunk of frames, in one launch whose weights stay on the chip.
 //
 // This file includes gru_exchange.h and gru_layout.h alone and is compiled twice: by NVRTC or nvcc below gru.cu, which gives it PTX, and by g++ below
-// tests/gpu/emulation.h, which runs each CUDA thread as a fiber. Both define the primitives that are called here:
+// tests/lab/gpu/emulation.h, which runs each CUDA thread as a fiber. Both define the primitives that are called here:
 //   thread_index, block_index, shared_memory, block_barrier, warp_any, shuffle_xor, mma_16816,
 //   load_weights, copy_weights, copies_done, load_int, load_word_if, load_half_if, load_exchange_if, store_exchange_if,
 //   load_flag, store_flag, store_pair, exp2_approx, reciprocal, float_of, half_of, cycles, prefetch, previous_kernel_done

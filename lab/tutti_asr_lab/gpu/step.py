@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from model.errors import PrecisionError
 from model.gpu.block import StepBlock
-from model.gpu.cuda.layer import CAPABILITY, NormKernel, PersistentLayer, layer_fits, layer_layout
-from model.gpu.cuda.pack import MAX_ROWS, fits_layer, layout_of
-from model.gpu.cuda.persistent import PersistentGru, Workspace, fits
 from model.gpu.triton.step import TritonStep
 from model.torch_network.network import GRULayer, Network
+from tutti_asr_lab.gpu.layer import CAPABILITY, NormKernel, PersistentLayer, layer_fits, layer_layout
+from tutti_asr_lab.gpu.pack import MAX_ROWS, fits_layer, layout_of
+from tutti_asr_lab.gpu.persistent import PersistentGru, Workspace, fits
 
 
 class PersistentStep(TritonStep):

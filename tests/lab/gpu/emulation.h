@@ -1,4 +1,4 @@
-// CUDA threads as fibers of one thread of the host: the primitives of model/gpu/cuda/gru_body.h and gru_backward_body.h for g++.
+// CUDA threads as fibers of one thread of the host: the primitives of gru_body.h and gru_backward_body.h for g++.
 //
 // A fiber runs until its warp or block must meet (vote, shuffle, mma, barrier), or until it is interrupted at random before
 // an access to memory that blocks share. A seeded scheduler picks the warp that continues; one block or one warp of

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.gpu.cuda.driver import Kernel
-from model.gpu.cuda.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
-from model.gpu.cuda.persistent import POLL_DELAY, SPIN_LIMIT, Workspace, range_of
 from model.torch_network.network import GRULayer
+from tutti_asr_lab.gpu.driver import Kernel
+from tutti_asr_lab.gpu.pack import LAYER_ROWS, MOST_SHARED_BYTES, STEP, TILE_ROWS, WARPS, Layout, layout_of, pack
+from tutti_asr_lab.gpu.persistent import POLL_DELAY, SPIN_LIMIT, Workspace, range_of
 
 SOURCE = Path(__file__).with_name("layer.cu")
 GROUP = 16  # columns normalized and multiplied at a time

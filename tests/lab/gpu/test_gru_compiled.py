@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from model.gpu.cuda import driver, layer
-from model.gpu.cuda.driver import KernelError, compile_cubin
-from model.gpu.cuda.layer import GROUP, layer_layout
-from model.gpu.cuda.pack import MOST_BLOCKS, MOST_SHARED_BYTES, backward_layout_of, layout_of
-from model.gpu.cuda.persistent import BACKWARD_SOURCE, POLL_DELAY, SOURCE, SPIN_LIMIT
 from tests.support.needs import missing, need_package
+from tutti_asr_lab.gpu import driver, layer
+from tutti_asr_lab.gpu.driver import KernelError, compile_cubin
+from tutti_asr_lab.gpu.layer import GROUP, layer_layout
+from tutti_asr_lab.gpu.pack import MOST_BLOCKS, MOST_SHARED_BYTES, backward_layout_of, layout_of
+from tutti_asr_lab.gpu.persistent import BACKWARD_SOURCE, POLL_DELAY, SOURCE, SPIN_LIMIT
 
 LIMITS = json.loads(Path(__file__).with_name("limits.json").read_text(encoding="utf-8"))
 ARCH = "sm_90a"

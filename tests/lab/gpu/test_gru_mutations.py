@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from model.gpu.cuda.pack import layout_of
-from tests.support.networks.gru_emulation import DONE, Layer, build, schedule
+from tests.lab.gpu.gru_emulation import DONE, Layer, build, schedule
+from tutti_asr_lab.gpu.pack import layout_of
 
 LAYOUT = layout_of(64)
 BARRIER = "block_barrier();\n        const unsigned start"

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.gpu.cuda.driver import Kernel, KernelError
-from model.gpu.cuda.pack import MAX_ROWS, WARPS, Layout, backward_layout_of, layout_of, pack, pack_transposed
+from tutti_asr_lab.gpu.driver import Kernel, KernelError
+from tutti_asr_lab.gpu.pack import MAX_ROWS, WARPS, Layout, backward_layout_of, layout_of, pack, pack_transposed
 
 SOURCE = Path(__file__).with_name("gru.cu")
 BACKWARD_SOURCE = Path(__file__).with_name("gru_backward.cu")

@@ -1,6 +1,6 @@
 // The backward pass through the recurrence of one GRU layer, in one launch whose weights stay on the chip.
 //
-// Compiled twice, as gru_body.h is: below gru_backward.cu, and below tests/gpu/emulation.h. Primitives in addition to
+// Compiled twice, as gru_body.h is: below gru_backward.cu, and below tests/lab/gpu/emulation.h. Primitives in addition to
 // those of gru_layout.h:
 //   Words (two 64-bit words), load_words_if, store_word_if, mma_16816_bf16, load_half_if, load_word_if, float_from, bf16_of,
 //   float_of, store_pair

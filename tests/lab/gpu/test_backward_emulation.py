@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from model.gpu.cuda.pack import BackwardLayout, backward_layout_of
-from tests.support.networks.gru_backward_emulation import EmulatedBackward, backpropagate, build_backward
-from tests.support.networks.gru_emulation import DONE, schedule
+from tests.lab.gpu.gru_backward_emulation import EmulatedBackward, backpropagate, build_backward
+from tests.lab.gpu.gru_emulation import DONE, schedule
+from tutti_asr_lab.gpu.pack import BackwardLayout, backward_layout_of
 
 LAYOUTS = {
     "one run per step": backward_layout_of(64),

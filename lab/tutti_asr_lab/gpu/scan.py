@@ -14,37 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.gpu.cuda.pack import MAX_ROWS
 from model.torch_network.network import gate_factors
-
-
-class Forward(Protocol):
-    """The recurrence's launches: `PersistentGru`, or its emulation."""
-
-    def load(self, weights: Tensor, bias: Tensor) -> None:
-        """Replace the weights."""
-
-    def enqueue(
-        self, gates: Tensor, x_in: Tensor, x_out: Tensor, slab: Tensor, read: Tensor, write: Tensor, rows: Tensor,
-        frames: int,
-    ) -> None:  # fmt: skip
-        """See `PersistentGru.enqueue`."""
-
-    def check(self) -> None:
-        """Raises: KernelError if a launch has aborted."""
-
-
-class Backward(Protocol):
-    """The launches of the backward pass: `PersistentGruBackward`, or its emulation."""
-
-    def load(self, weights: Tensor) -> None:
-        """Replace the weights."""
-
-    def enqueue(self, factors: Tensor, outputs: Tensor, products: Tensor, candidates: Tensor, first: Tensor) -> None:
-        """See `PersistentGruBackward.enqueue`."""
-
-    def check(self) -> None:
-        """Raises: KernelError if a launch has aborted."""
+from tutti_asr_lab.gpu.pack import MAX_ROWS
+from tutti_asr_lab.gpu.persistent import PersistentGru, PersistentGruBackward
 
 
 class Kernels(Protocol):
@@ -68,8 +40,8 @@ class Kernels(Protocol):
 class LaunchedKernels:
     """The persistent kernels, launched for up to `MAX_ROWS` rows at a time."""
 
-    forward_pass: Forward
-    backward_pass: Backward
+    forward_pass: PersistentGru
+    backward_pass: PersistentGruBackward
     dtype: torch.dtype = torch.float16
 
     def forward(self, gates: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ import ctypes
 import pytest
 import torch
 
-from model.gpu.cuda.pack import Layout, layout_of
-from tests.support.networks.gru_emulation import DONE, Layer, build, reference, schedule
+from tests.lab.gpu.gru_emulation import DONE, Layer, build, reference, schedule
+from tutti_asr_lab.gpu.pack import Layout, layout_of
 
 LAYOUTS = {
     "one row of blocks": layout_of(64),

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model.gpu.cuda.driver import KernelError
-from model.gpu.cuda.pack import BackwardLayout, Layout, backward_layout_of, layout_of, pack, pack_transposed
-from model.gpu.persistent_scan import LaunchedKernels
-from tests.support.networks.gru_emulation import DONE, Layer, Schedule, build, schedule
+from tests.lab.gpu.gru_emulation import DONE, Layer, Schedule, build, schedule
+from tutti_asr_lab.gpu.driver import KernelError
+from tutti_asr_lab.gpu.pack import BackwardLayout, Layout, backward_layout_of, layout_of, pack, pack_transposed
+from tutti_asr_lab.gpu.scan import LaunchedKernels
 
 
 def build_backward(layout: BackwardLayout, folder: Path, **options) -> ctypes.CDLL:
@@ -87,7 +87,7 @@ def emulated_kernels(hidden: int, folder: Path) -> LaunchedKernels:
 
 @dataclass(frozen=True)
 class LoopKernels:
-    """`model.gpu.persistent_scan.Kernels` as loops of torch without roundings."""
+    """`tutti_asr_lab.gpu.scan.Kernels` as loops of torch without roundings."""
 
     dtype: torch.dtype = torch.float64
 

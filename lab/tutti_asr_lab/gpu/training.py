@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from model.errors import PrecisionError
-from model.gpu.cuda.driver import KernelError
-from model.gpu.cuda.persistent import PersistentGru, PersistentGruBackward, fits
-from model.gpu.persistent_scan import Kernels, LaunchedKernels, PersistentScan
 from model.torch_network.network import Scan
+from tutti_asr_lab.gpu.driver import KernelError
+from tutti_asr_lab.gpu.persistent import PersistentGru, PersistentGruBackward, fits
+from tutti_asr_lab.gpu.scan import Kernels, LaunchedKernels, PersistentScan
 
 RECURRENCES = ("auto", "persistent", "torch")
 """`persistent`: weights on the chip. `torch`: cuDNN on a GPU, the scan on a CPU. `auto`: `persistent` where it fits the

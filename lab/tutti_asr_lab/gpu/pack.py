@@ -23,7 +23,7 @@ LAYER_ROWS = 8  # most rows for one launch per layer: with more, three launches 
 LAYER_COLUMNS = 16  # most rows times frames, for the same reason
 MOST_BLOCKS = 132  # one block per multiprocessor of an H100
 REGISTERS = 255  # of a thread
-OTHER_REGISTERS = 44  # for addresses, inputs of the gates, counters; checked by tests/gpu/test_gru_compiled.py
+OTHER_REGISTERS = 44  # for addresses, inputs of the gates, counters; checked by tests/lab/gpu/test_gru_compiled.py
 GATES = 3
 MOST_SHARED_BYTES = 227 * 1024  # of a block on sm_90
 

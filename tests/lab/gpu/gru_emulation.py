@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model.gpu.cuda.layer import split
-from model.gpu.cuda.pack import Layout, pack
-from model.gpu.cuda.persistent import range_of
 from tests.support.needs import need_programs
+from tutti_asr_lab.gpu.layer import split
+from tutti_asr_lab.gpu.pack import Layout, pack
+from tutti_asr_lab.gpu.persistent import range_of
 
 ROOT = Path(__file__).parents[3]
 FORWARD = ("gru_layout.h", "gru_exchange.h", "gru_body.h", "layer_body.h")
 BACKWARD = ("gru_layout.h", "gru_backward_body.h")
-KERNELS = ROOT / "model" / "gpu" / "cuda"
-EMULATION = ROOT / "tests" / "gpu"
+KERNELS = ROOT / "lab" / "tutti_asr_lab" / "gpu"
+EMULATION = Path(__file__).parent
 DONE, HUNG, DIVERGED = 0, 2, 3
 
 
