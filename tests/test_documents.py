@@ -33,7 +33,7 @@ OTHER_PROGRAMS = {"build", "pip", "pytest", "timeit", "venv"}
 ELSEWHERE = {  # by the file that names them
     "docs/fine-tuning.md": {"calls/0001.wav", "calls/0002.wav"},  # the reader's recordings
     "docs/models.md": {"model.onnx", "model.int8.onnx"},  # files of published models
-    "model/export_onnx.py": {"model.onnx", "model.int8.onnx"},  # files that it writes
+    "lab/tutti_asr_lab/export_onnx.py": {"model.onnx", "model.int8.onnx"},  # files that it writes
     "server/protocols/vosk/adapter.py": {"websocket/asr_server.py"},  # of vosk-server's repository
     "tests/ecosystem/README.md": {"test.py"},  # of vosk-server's repository
 }

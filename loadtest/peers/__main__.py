@@ -82,7 +82,7 @@ def read(path: Path) -> tuple[Probe, ...]:
 def _export(contestants: tuple[Contestant, ...], folder: Path) -> None:
     """Export the network for sherpa-onnx. Raises: ServerNotReady."""
     if any("{onnx}" in one.command and not one.published for one in contestants):
-        _prepare("export the network", "model.export_onnx", str(folder), "--int8")
+        _prepare("export the network", "server.cli", "export", str(folder), "--int8")
 
 
 def _quantize(contestants: tuple[Contestant, ...], source: Path, target: Path) -> None:

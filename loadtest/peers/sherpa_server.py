@@ -174,7 +174,7 @@ def _recognizer(kind: str, folder: Path, threads: int, files: Mapping[str, str])
 def main(
     *,
     port: Annotated[int, typer.Option()],
-    folder: Annotated[Path, typer.Option(help="Folder written by `python -m model.export_onnx`.")],
+    folder: Annotated[Path, typer.Option(help="Folder written by `tutti export --int8`.")],
     model: Annotated[str, typer.Option(help="Model file: model.onnx or model.int8.onnx.")] = "model.onnx",
     published: Annotated[bool, typer.Option(help="The folder contains a published model of any kind.")] = False,
     threads: Annotated[int, typer.Option(help="Threads of onnxruntime.")] = 1,

@@ -17,7 +17,6 @@ from server.cli.errors import OneLineErrors, refuse
 from server.cli.evaluate import evaluate
 from server.cli.keys import keys as keys_commands
 from server.cli.loadtest import ceiling, demo, loadtest
-from server.cli.model import export
 from server.cli.model import model as model_commands
 from server.cli.operate import doctor, drain
 from server.cli.operate import engine as engine_commands
@@ -59,7 +58,6 @@ for command in (
     demo,
     ceiling,
     evaluate,
-    export,
     doctor,
     drain,
     usage,
@@ -70,7 +68,7 @@ app.add_typer(model_commands, name="model")
 app.add_typer(keys_commands, name="keys")
 app.add_typer(engine_commands, name="engine")
 
-LAB = ("train", "quantize", "synthesize", "lm", "plan", "calibrate")
+LAB = ("train", "quantize", "export", "synthesize", "lm", "plan", "calibrate")
 """Commands of tutti-asr-lab."""
 
 

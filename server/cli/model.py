@@ -1,4 +1,4 @@
-"""`tutti model` and `tutti export`: fetch and examine models, load and unload those of a server, export to ONNX."""
+"""`tutti model`: fetch and examine models, load and unload those of a server."""
 
 from __future__ import annotations
 
@@ -180,29 +180,3 @@ def unload(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKe
 def _show(state: dict[str, Any]) -> None:
     default = ", the default" if state["default"] else ""
     typer.echo(f"{state['name']}: {state['phase']}{default}, {state['streams']} streams")
-
-
-def export(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder to which model.onnx and tokens.txt are written.")
-    ],
-    *,
-    model: Annotated[
-        Path | None,
-        typer.Option(help="A .safetensors checkpoint, or the name of a shipped one. Default: the shipped model."),
-    ] = None,
-) -> None:
-    """Export a checkpoint to ONNX for sherpa-onnx, as a streaming NeMo CTC model."""
-    from model import checkpoint
-    from model.errors import ModelError, require
-
-    for package in ("torch", "onnx"):
-        require(package, "onnx", "tutti export")
-    from model.export_onnx import export as write
-    from model.torch_network.checkpoint import load_network
-
-    try:
-        path = write(load_network(checkpoint.named(model) if model else checkpoint.SHIPPED)[0], directory)
-    except (ModelError, OSError) as error:
-        fail(error)
-    typer.echo(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB, and {path.with_name('tokens.txt')}")

@@ -6,6 +6,7 @@ import typer
 
 from server.cli.options import SettingsCommand
 from tutti_asr_lab.commands.calibrate import calibrate
+from tutti_asr_lab.commands.export import export
 from tutti_asr_lab.commands.lm import lm
 from tutti_asr_lab.commands.plan import plan
 from tutti_asr_lab.commands.quantize import quantize
@@ -14,6 +15,6 @@ from tutti_asr_lab.commands.train import synthesize, train
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (train, quantize, synthesize, calibrate, plan):
+    for command in (train, quantize, export, synthesize, calibrate, plan):
         app.command(cls=SettingsCommand)(command)
     app.add_typer(lm, name="lm")

@@ -11,7 +11,14 @@ import torch
 
 from model import checkpoint
 from model.errors import CheckpointError
-from model.export_onnx import (
+from model.mel import mel_filters
+from model.recordings import read_pcm
+from model.torch_model import TorchModel
+from model.torch_network.checkpoint import load_network
+from model.torch_network.network import Network
+from tests.support.audio.speech import samples
+from tests.support.needs import need_package
+from tutti_asr_lab.export_onnx import (
     BLANK_TOKEN,
     SPACE_TOKEN,
     StreamingCtc,
@@ -23,13 +30,6 @@ from model.export_onnx import (
     sherpa_filters,
     tokens,
 )
-from model.mel import mel_filters
-from model.recordings import read_pcm
-from model.torch_model import TorchModel
-from model.torch_network.checkpoint import load_network
-from model.torch_network.network import Network
-from tests.support.audio.speech import samples
-from tests.support.needs import need_package
 
 FRAMES = 8
 STEPS = 12

@@ -9,10 +9,8 @@ the graph starts with a map from its mel energies to ours.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import math
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from torch import Tensor, nn
 from model import checkpoint
 from model.config import CONTEXT, ModelConfig
 from model.mel import FLOOR, mel_filters
-from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network, State
 
 OPSET = 17
@@ -210,20 +207,3 @@ def _give_products_their_own_weights(model: Any) -> None:
             copy.name = node.input[1] = f"{node.input[1]}_{number}"
         elif node.op_type == "Gemm":
             seen.add(node.input[1])
-
-
-def main() -> None:
-    """`python -m model.export_onnx FOLDER`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--model", type=Path, default=checkpoint.SHIPPED, help="a .safetensors checkpoint")
-    parser.add_argument("--int8", action="store_true", help="write model.int8.onnx too")
-    arguments = parser.parse_args()
-    path = export(load_network(arguments.model)[0], arguments.folder)
-    sys.stdout.write(f"{path}\n")
-    if arguments.int8:
-        sys.stdout.write(f"{quantize(path)}\n")
-
-
-if __name__ == "__main__":
-    main()
