@@ -14,14 +14,14 @@ from torch import Tensor
 from model import checkpoint
 from model.config import ModelConfig
 from model.facts import ModelFacts
-from model.gpu.slots import RecordedSlots, choose_rung, recorded_slots, served_step
+from model.gpu.slots import RecordedSlots, choose_rung, recorded_slots
 from model.machine.precision import resolve_device, resolve_precision
 from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network, State
 from model.torch_network.precision import cast
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
-from model.torch_network.traced import SlabStep, TracedStep
+from model.torch_network.traced import SlabStep
 
 MIN_ROWS = {"fp32": 16, "bf16": 2, "fp16": 2}
 """Smallest batches with bit-identical rows for any batch; for smaller ones the library uses another kernel.
@@ -43,22 +43,17 @@ class TorchModel:
         device: str = "auto",
         precision: str = "auto",
         rung: str = "auto",
-        cpu_fp16: bool = False,
     ) -> None:
         """Cast `network` in place; `auto` is the fastest precision of torch on this machine. Raises: PrecisionError.
 
-        `rung`: kernels of fp16 (`model.gpu.slots`); the attribute is the chosen one. `cpu_fp16` allows
-        fp16 on a CPU in tests: it is slow, and its slots are the reference for GPU kernels.
+        `rung`: kernels of fp16 (`model.gpu.slots`); the attribute is the chosen one.
         """
         self._place = resolve_device(device)
         self.device = torch.device(self._place.type)
-        self.precision = resolve_precision(precision, self._place, quantized=False, cpu_fp16=cpu_fp16)
+        self.precision = resolve_precision(precision, self._place, quantized=False)
         self.digest = digest
         self.network = cast(network.eval(), self.precision, self.device)
         self.rung = choose_rung(rung, self.device) if self.precision == "fp16" else "eager"
-        # Not on a GPU: TorchScript compiles a step again at the second call of a shape, with other sums and so other
-        # bits than at the first. Source: https://github.com/pytorch/pytorch/issues/74534, observed on an H100.
-        self._one_step = TracedStep(self.network) if self.device.type == "cpu" else self.network
 
     @classmethod
     def load(cls, path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> TorchModel:
@@ -74,7 +69,7 @@ class TorchModel:
         small = ModelConfig(name="random", conv_channels=32, hidden=64, layers=2, lookahead=4)
         network = Network(dataclasses.replace(small, **sizes))
         torch.random.set_rng_state(generator)
-        return cls(network, f"random-{seed}", device="cpu", precision=precision, cpu_fp16=True)
+        return cls(network, f"random-{seed}", device="cpu", precision=precision)
 
     @property
     def config(self) -> ModelConfig:
@@ -104,8 +99,7 @@ class TorchModel:
     @torch.inference_mode()
     def step(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """Advance B streams by one step (or by several, if inputs holds several)."""
-        step = self._one_step if inputs.shape[1] == self.config.step_samples else self.network
-        log_probs, after = step(inputs, state)
+        log_probs, after = self.network(inputs, state)
         return log_probs, after
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> TorchSlots | RecordedSlots:
@@ -114,8 +108,9 @@ class TorchModel:
         In fp16 with the kernels of a rung: rows are independent, and `tile_rows` has no effect.
         """
         if self.rung != "eager":
-            step = served_step(self.network, self.device)
-            return recorded_slots(self.network, self.device, step, capacity=capacity, largest=largest)
+            return recorded_slots(self.network, self.device, capacity=capacity, largest=largest)
+        # Not on a GPU: TorchScript compiles a step again at the second call of a shape, with other sums and so other
+        # bits than at the first. Source: https://github.com/pytorch/pytorch/issues/74534, observed on an H100.
         record = partial(SlabStep, self.network) if self.device.type == "cpu" else None
         return TorchSlots(self, capacity=capacity, largest=largest, tile_rows=tile_rows, record=record)
 

@@ -1,7 +1,7 @@
 """Cut points of a product along K, which depend on the layer only, so that its sums do not depend on the batch.
 
 K is counted in steps of 16, the depth of one `mma.sync.m16n8k16`. Each segment is summed from zero; the segments
-are then added in ascending order (the contract of `model.gpu.reference`).
+are then added in ascending order (the contract: `tutti_asr_lab.gpu.reference`).
 """
 
 from __future__ import annotations

@@ -203,13 +203,11 @@ RUNGS = ("auto", "graph", "eager")
 
 
 def choose_rung(rung: str, device: torch.device) -> str:
-    """Resolve `auto` to a rung. Raises: PrecisionError if the rung is unknown, or does not run here."""
+    """Resolve `auto` to a rung of a GPU. Raises: PrecisionError if the rung is unknown, or does not run here."""
     if rung == "persistent":
         raise PrecisionError("rung persistent is not served; it is measured by tutti_asr_lab.gpu of tutti-asr-lab")
     if rung not in RUNGS:
         raise PrecisionError(f"rung must be one of {', '.join(RUNGS)}, not {rung!r}")
-    if device.type != "cuda":
-        return "graph" if rung == "auto" else rung  # on a CPU, in tests, the reference replaces the kernels
     if rung == "auto":
         able = find_spec("triton") is not None and torch.cuda.get_device_capability(device) >= (8, 0)
         return "graph" if able else "eager"
@@ -219,9 +217,15 @@ def choose_rung(rung: str, device: torch.device) -> str:
 
 
 def recorded_slots(
-    network: Network, device: torch.device, make_step: MakeStep, *, capacity: int, largest: int
+    network: Network, device: torch.device, *, capacity: int, largest: int, make_step: MakeStep | None = None
 ) -> RecordedSlots:
-    """Return the slot model of a network in fp16 with the steps of `make_step`."""
+    """Return the slot model of a network in fp16, with the Triton kernels or the steps of `make_step`."""
+    if make_step is None:
+        from model.gpu.triton.step import TritonStep
+
+        def make_step(slabs: Mapping[str, Tensor], rows: int, steps: int) -> RecordedStep:
+            return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps)
+
     config = network.config
     return RecordedSlots(
         make_step,
@@ -232,18 +236,3 @@ def recorded_slots(
         capacity=capacity,
         largest=largest,
     )
-
-
-def served_step(network: Network, device: torch.device) -> MakeStep:
-    """Return the step that is served: by kernels, on a CPU by the reference."""
-
-    def make_step(slabs: Mapping[str, Tensor], rows: int, steps: int) -> RecordedStep:
-        if device.type != "cuda":
-            from model.gpu.reference import ReferenceStep
-
-            return ReferenceStep(network, slabs)
-        from model.gpu.triton.step import TritonStep
-
-        return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps)
-
-    return make_step

@@ -43,19 +43,19 @@ def _torch_sees_a_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def resolve_precision(precision: str, device: Device, *, quantized: bool, cpu_fp16: bool = False) -> str:
+def resolve_precision(precision: str, device: Device, *, quantized: bool) -> str:
     """Resolve auto to the fastest precision here; `quantized`: whether the checkpoint has 8-bit weights.
 
     On a GPU fp16. On a CPU int8 where the weights and byte products are there: of all batch sizes, on processors with
     AVX2, VNNI or more, it is the fastest (model/LOG.md). Else bf16 where the CPU multiplies it natively, else fp32.
-    `cpu_fp16` allows fp16 on a CPU, in tests. Raises: MissingPackage; PrecisionError for a precision that the device or
+    Raises: MissingPackage; PrecisionError for a precision that the device or
     the processor lacks.
     """
     if precision == "auto":
         return _fastest(device, quantized=quantized)
     if precision not in PRECISIONS:
         raise PrecisionError(f"precision must be one of auto, {', '.join(PRECISIONS)}, not {precision!r}")
-    if precision == "fp16" and device.type == "cpu" and not cpu_fp16:
+    if precision == "fp16" and device.type == "cpu":
         raise PrecisionError("precision fp16 needs a GPU; on a CPU use --precision int8, fp32 or auto")
     if precision == "int8" and device.type != "cpu":
         raise PrecisionError("precision int8 needs a CPU; on a GPU use --precision fp16 or bf16")

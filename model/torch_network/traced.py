@@ -47,18 +47,6 @@ class _Packed(nn.Module):
         return self.product(x, self.packed, self.bias)
 
 
-class _Flat(nn.Module):
-    """The network with its state as a list of tensors, which can be traced."""
-
-    def __init__(self, network: Network, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.network, self.names = network, names
-
-    def forward(self, pcm: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        log_probs, after = self.network(pcm, dict(zip(self.names, state, strict=True)))
-        return (log_probs, *(after[name] for name in self.names))
-
-
 class _Rows(nn.Module):
     """The network with its state in slabs, of which a call reads and writes some rows."""
 
@@ -92,23 +80,6 @@ class _Held(nn.Module):
         pcm = self.pcm[first : first + count]
         log_probs: Tensor = self.rows(pcm, read, read[:kept], self.slabs, self.packed)
         return log_probs
-
-
-class TracedStep:
-    """Recorded `Network.forward` for inputs of exactly one step."""
-
-    def __init__(self, network: Network) -> None:
-        self._names = tuple(network.state_shapes())
-        state = network.fresh_state(EXAMPLE_ROWS)
-        traced = _traced(_Flat(network, self._names), (_example_pcm(network), *state.values()))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._run = cast(Callable[..., tuple[Tensor, ...]], torch.jit.freeze(traced))
-
-    def __call__(self, pcm: Tensor, state: State) -> tuple[Tensor, State]:
-        """int16 PCM (B, step_samples) -> log-probs (B, frames_per_step, outputs) float32, next state."""
-        log_probs, *after = self._run(pcm, *(state[name] for name in self._names))
-        return log_probs, dict(zip(self._names, after, strict=True))
 
 
 class SlabStep:

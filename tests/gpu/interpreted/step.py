@@ -6,10 +6,10 @@ Run by tests/gpu/test_interpreted.py in its own process.
 import pytest
 import torch
 
-from model.gpu.reference import ReferenceStep
 from model.gpu.triton.step import TritonStep
 from tests.support.networks import triton_interpreter
 from tests.support.networks.gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
+from tutti_asr_lab.gpu.reference import ReferenceStep
 
 CAPACITY = 7
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from batching.slot_model import SlotModel
+from model.gpu.slots import RecordedSlots, recorded_slots
 from model.torch_model import TorchModel
+from model.torch_network.precision import cast
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from model.vad.silero import SileroVad
@@ -19,6 +21,7 @@ from tests.support.networks.published import model_of
 from tests.support.networks.quantized_networks import random_slots
 from tests.support.networks.recorded_toys import recorded
 from tests.support.servers.fakes import ChunkedModel, EchoModel, OverlappedChunksModel, OverlappedModel
+from tutti_asr_lab.gpu.reference import ReferenceStep
 
 MakeSlots = Callable[[int, int], SlotModel]
 """make(capacity, largest batch)"""
@@ -72,9 +75,14 @@ def _acoustic(precision: str) -> TorchModel:
     return TorchModel.random(precision=precision)
 
 
-@cache
-def _reference() -> TorchModel:
-    return TorchModel.random(precision="fp16", hidden=32, conv_channels=16, layers=1, lookahead=2)
+def _reference(capacity: int, largest: int) -> RecordedSlots:
+    """What a GPU computes, by the contract of its kernels."""
+    device = torch.device("cpu")
+    network = cast(TorchModel.random(hidden=32, conv_channels=16, layers=1, lookahead=2).network, "fp16", device)
+    steps = partial(ReferenceStep, network)
+    return recorded_slots(
+        network, device, capacity=capacity, largest=largest, make_step=lambda slabs, _rows, _steps: steps(slabs)
+    )
 
 
 SLOT_MODELS: dict[str, MakeSlots] = {
@@ -89,7 +97,7 @@ SLOT_MODELS: dict[str, MakeSlots] = {
     "tiles": lambda c, n: _acoustic("fp32").slots(capacity=c, largest=n, tile_rows=16),
     "recorded in sizes": lambda c, n: recorded(EchoStep(min_rows=3), RowSpec((2,), torch.int64), c, n),
     "recorded in sizes, GRU": lambda c, n: recorded(TinyGru(), RowSpec((16,), torch.float32), c, n),
-    "what a GPU computes": lambda c, n: _reference().slots(capacity=c, largest=n),
+    "what a GPU computes": _reference,
     "int8": lambda c, n: random_slots(capacity=c, largest=n),
     "silero-vad": lambda c, n: SileroVad.load().slots(capacity=c, largest=n),
     "published, CTC": lambda c, n: model_of("t-one-ctc").slots(capacity=c, largest=n, tile_rows=1),

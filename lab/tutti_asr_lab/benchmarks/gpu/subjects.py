@@ -15,12 +15,13 @@ from torch import Tensor
 from batching.slot_model import SlotModel
 from model.config import ModelConfig
 from model.gpu.block import StepBlock
-from model.gpu.slots import recorded_slots, served_step
+from model.gpu.slots import recorded_slots
 from model.torch_model import TorchModel
 from model.torch_network.network import Network
 from model.torch_network.precision import cast as cast_network
 from tutti_asr_lab.benchmarks.gpu.networks import NETWORKS, noise, random_network
 from tutti_asr_lab.benchmarks.gpu.timing import Work, captured
+from tutti_asr_lab.gpu.reference import ReferenceStep
 
 EAGER, GRAPH, PERSISTENT = "eager", "graph", "persistent"
 SPLIT, REFERENCE = "persistent, split", "reference"
@@ -87,7 +88,11 @@ def make_step(rung: str, network: Network, slabs: Mapping[str, Tensor], rows: in
         from tutti_asr_lab.gpu.step import PersistentStep
 
         return PersistentStep(network, slabs, largest_rows=rows, largest_steps=steps, whole=rung == PERSISTENT)
-    return served_step(network, slabs["pcm"].device)(slabs, rows, steps)
+    if rung == REFERENCE:
+        return ReferenceStep(network, slabs)
+    from model.gpu.triton.step import TritonStep
+
+    return TritonStep(network, slabs, largest_rows=rows, largest_steps=steps)
 
 
 @cache
@@ -205,6 +210,7 @@ def slots(
         model = TorchModel(network, "random", device=device.type, precision=precision_of(rung, device), rung=rung)
         return model.slots(capacity=capacity, largest=largest)
     network = cast_network(network.eval(), precision_of(rung, device), device)
-    made = recorded_slots(network, device, partial(make_step, rung, network), capacity=capacity, largest=largest)
+    step = partial(make_step, rung, network)
+    made = recorded_slots(network, device, capacity=capacity, largest=largest, make_step=step)
     made.chunk_steps = tuple(chunk_step for chunk_step in made.chunk_steps if chunk_step <= steps)
     return made
