@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -143,15 +142,7 @@ def demo() -> None:
 
 
 def ceiling(
-    context: typer.Context,
     *,
-    small: Annotated[
-        bool,
-        typer.Option(
-            "--small",
-            help="Efficiency by rows on one core instead: int8, and fp32 if torch is installed, against their peaks.",
-        ),
-    ] = False,
     as_json: JsonOption = False,
     threads: ThreadsOption,
     model: ModelOption = None,
@@ -164,11 +155,6 @@ def ceiling(
     from model.errors import ModelError
     from model.evaluation.ceiling import measure
 
-    if small:
-        for option in given_options(context, ("device", "precision", "threads")):
-            refuse(f"{option}: cannot be combined with --small")
-        _ceiling_of_small(model, as_json=as_json)
-        return
     try:
         loaded = load_model(
             model,
@@ -195,31 +181,3 @@ def ceiling(
         typer.echo(f"a read of the weights: {figures.read_ns:.0f} ns, {where}")
     typer.echo("engine, of the bare step's rate, by batch:")
     typer.echo("  " + ", ".join(f"{rows}: {figures.step_ms[rows] / ms:.0%}" for rows, ms in engine_ms.items()))
-
-
-def _ceiling_of_small(model: Path | None, *, as_json: bool) -> None:
-    """Print the efficiency of small batches in int8 and, with torch, in fp32."""
-    from model.acoustic import load_own
-    from model.errors import ModelError
-    from model.evaluation.small_batches import measure_small
-
-    precisions = ("int8", "fp32") if find_spec("torch") else ("int8",)
-    try:
-        models = [load_own(model, device="cpu", precision=precision, threads=1) for precision in precisions]
-    except ModelError as error:
-        fail(error)
-    found = measure_small(models)
-    if as_json:
-        typer.echo(json.dumps({"small": [dataclasses.asdict(each) for each in found]}))
-        return
-    first = found[0]
-    for each in found:
-        typer.echo(f"{each.precision}, one core: products up to {each.peak_gflops:.0f} GFLOP/s")
-        typer.echo("  batch    step, ms  GFLOP/s   of peak   largest product, of peak")
-        for rows, speeds in each.by_rows.items():
-            line = f"  {rows:5d}  {speeds.step_ms:10.3f}  {speeds.step_gflops:7.1f}  {each.step_share(rows):8.0%}"
-            typer.echo(f"{line}  {each.product_share(rows):25.0%}")
-    for other in found[1:]:
-        times = (f"{rows}: {other.by_rows[rows].step_ms / first.by_rows[rows].step_ms:.1f}" for rows in first.by_rows)
-        typer.echo(f"a step of {other.precision} takes this many times as long as {first.precision}, by batch:")
-        typer.echo("  " + ", ".join(times))

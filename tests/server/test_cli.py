@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 from model.acoustic import load_model
 from model.evaluation import ceiling
 from model.evaluation.ceiling import SLOW_NS
-from model.evaluation.small_batches import measure_small
 from model.int8_model import Int8Model
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import save_network
@@ -343,26 +341,6 @@ def test_ceiling_prints_one_json_document():
         assert figures["in_caches"] == (figures["read_ns"] <= SLOW_NS)
         gains.append(min(ms / int(rows) for rows, ms in figures["step_ms"].items()) < 0.8 * figures["step_ms"]["1"])
     assert any(gains), "batching does not help"
-
-
-def test_ceiling_of_small_batches_prints_shares_by_rows(monkeypatch):
-    monkeypatch.setattr("model.evaluation.small_batches.measure_small", partial(measure_small, rows=(1, 2), turns=1))
-    shown = runner.invoke(app, ["ceiling", "--small"])
-    assert shown.exit_code == 0, shown.output
-    lines = shown.stdout.splitlines()
-    assert [line.partition(",")[0] for line in lines if "products up to" in line] == ["int8", "fp32"]
-    assert len([line for line in lines if re.fullmatch(r" +[12] +[\d.]+ +[\d.]+ +\d+% +\d+%", line)]) == 4
-    assert lines[-2] == "a step of fp32 takes this many times as long as int8, by batch:"
-    document = json.loads(runner.invoke(app, ["ceiling", "--small", "--json"]).stdout.splitlines()[-1])
-    assert [each["precision"] for each in document["small"]] == ["int8", "fp32"]
-    assert set(document["small"][0]["by_rows"]) == {"1", "2"}
-
-
-@pytest.mark.parametrize("option", [["--device", "cpu"], ["--precision", "bf16"], ["--threads", "2"]])
-def test_ceiling_of_small_batches_refuses_options_without_effect(option):
-    result = runner.invoke(app, ["ceiling", "--small", *option])
-    assert result.exit_code == 2
-    assert f"{option[0]}: cannot be combined with --small" in result.output
 
 
 @pytest.mark.parametrize("words", [["train", "--manifest", "a.jsonl"], ["lm", "tune"], ["plan", "--help"]])

@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from model.acoustic import load_own
 from model.evaluation.ceiling import BATCHES, step_operations
 from model.facts import AcousticModel
 
@@ -45,13 +46,10 @@ class Efficiency:
     peak_gflops: float
     by_rows: dict[int, Rows]
 
-    def step_share(self, rows: int) -> float:
-        """Speed of a step as a fraction of the peak."""
-        return self.by_rows[rows].step_gflops / self.peak_gflops
-
-    def product_share(self, rows: int) -> float:
-        """Speed of the largest product of a step as a fraction of the peak."""
-        return self.by_rows[rows].product_gflops / self.peak_gflops
+    def shares(self, rows: int) -> tuple[float, float]:
+        """Speed of a step, and of its largest product, as fractions of the peak."""
+        speeds = self.by_rows[rows]
+        return speeds.step_gflops / self.peak_gflops, speeds.product_gflops / self.peak_gflops
 
 
 def measure_small(
@@ -108,3 +106,16 @@ def _efficiency(model: AcousticModel, seconds: dict[Work, float], rows: Sequence
         by_rows[count] = Rows(round(step_s * 1e3, 4), round(step_gflops, 2), round(product_gflops(count), 2))
     peak = max(product_gflops(count) for count in (*rows, PEAK_ROWS))
     return Efficiency(model.facts.precision, round(peak, 2), by_rows)
+
+
+def main() -> None:
+    """Print the efficiency of small batches of the shipped model in int8 and fp32, on one core."""
+    for found in measure_small([load_own(device="cpu", precision=each, threads=1) for each in ("int8", "fp32")]):
+        print(f"{found.precision}: products up to {found.peak_gflops:.0f} GFLOP/s; rows, step ms, of peak, product")  # noqa: T201
+        for rows, speeds in found.by_rows.items():
+            step, product = found.shares(rows)
+            print(f"  {rows:4d} {speeds.step_ms:9.3f} {step:8.0%} {product:8.0%}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
