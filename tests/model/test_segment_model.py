@@ -6,16 +6,13 @@ import asyncio
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from model import checkpoint
 from model.acoustic import load_own
 from model.config import ModelConfig
 from model.decoder import ACCURATE, SHIPPED_LM, accurate_of, decoder_of, tuned_weights
-from model.int8_model import Int8Model
-from model.recordings import read_pcm
-from model.segment_model import read, reader_for
+from model.segment_model import reader_for
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
@@ -49,26 +46,6 @@ def test_networks_that_are_not_used_are_not_read(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(checkpoint, "read", read.append)
     assert reader_for(config) is None
     assert not read
-
-
-def test_a_streaming_model_is_bit_identical_to_a_stream() -> None:
-    """For the audio alone, with others in a batch, and after another segment."""
-    model = load_own(device="cpu", precision="int8")
-    assert isinstance(model, Int8Model)
-    config = model.config
-    pcm = read_pcm(samples()[0].audio)
-    pcm = pcm[: len(pcm) // config.step_samples * config.step_samples]
-    slots = model.slots(capacity=3, largest=3)
-    for slot in range(3):
-        slots.reset(slot)
-    stream = []
-    for number, step in enumerate(pcm.reshape(-1, config.step_samples)):
-        slots.inputs[:] = np.random.default_rng(number).integers(-999, 999, slots.inputs.shape)
-        slots.inputs[1] = step
-        stream.append(np.array(slots.run((0, 1, 2))[1]))
-    expected = np.concatenate(stream)[config.delay_frames :]
-    read(model, pcm[: 9 * config.step_samples])
-    assert np.array_equal(read(model, pcm), expected)
 
 
 def test_a_decoder_with_a_second_network_is_created_and_warmed_up_if_possible() -> None:

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from model.errors import DeviceLost
-from model.torch_model import TorchModel
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
-from model.torch_network.traced import SlabStep
-from tests.support.needs import need_precision
 from tests.support.networks.slot_models import EchoStep
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int64, torch.bool,
@@ -127,18 +124,3 @@ def test_after_a_failed_step_on_a_gpu_a_lost_device_is_detected(lost: bool, monk
     with pytest.raises(DeviceLost if lost else (RuntimeError, AssertionError, ArithmeticError)) as error:
         run(slots, {0: -1})
     assert isinstance(error.value, Exception) != lost
-
-
-@pytest.mark.parametrize(("precision", "tile_rows"), [("fp32", None), ("fp32", 16), ("bf16", None), ("bf16", 5)])
-def test_the_recorded_step_equals_gather_step_and_scatter(precision: str, tile_rows: int | None) -> None:
-    need_precision(precision)
-    model = TorchModel.random(precision=precision)
-    recorded = model.slots(capacity=24, largest=20, tile_rows=tile_rows)
-    plain = TorchSlots(model, capacity=24, largest=20, tile_rows=tile_rows)
-    assert isinstance(recorded._step, SlabStep)
-    rng = np.random.default_rng(0)
-    for rows in (1, 2, 20, 5, 17, 3, 20):  # below and above a tile
-        members = rng.permutation(24)[:rows].tolist()
-        recorded.inputs[:] = plain.inputs[:] = rng.integers(-8_000, 8_000, plain.inputs.shape)
-        assert np.array_equal(recorded.run(members), plain.run(members))
-    assert [recorded.export(slot) for slot in range(24)] == [plain.export(slot) for slot in range(24)]

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone
-from model import checkpoint
 from model.acoustic import load_model
 from model.decoder import decoder_of
 from model.evaluation.scoring import by_source
@@ -159,13 +158,3 @@ def test_log_probs_are_bit_identical_alone_and_in_any_batch(precision):
     for index in (0, 5, len(recordings) - 1):
         (alone,) = through_engine(model, [recordings[index]])
         assert np.array_equal(alone, together[index])
-
-
-def test_the_shipped_checkpoint_is_small_and_holds_its_recipe(model):
-    assert checkpoint.SHIPPED.stat().st_size <= 5 * 2**20
-    facts = model.config.training
-    assert facts["updates"] == facts["recipe"]["updates"], "the run was not finished"
-    assert set(facts["validation"]["by_source"]) == {"commonvoice_en", "fsdd_digits", "librispeech", "speechocean762"}
-    card = (checkpoint.WEIGHTS / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert model.config.version in card
-    assert model.digest in card
