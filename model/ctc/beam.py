@@ -24,9 +24,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model.config import BEAMS, MAX_BEAMS
 from model.ctc.beam_state import BeamState, loaded_state, new_state, saved_state
@@ -38,12 +40,13 @@ from model.ctc.search.layout import BLOCK_FRAMES, OUT_INTS, OUT_PIECES, OUT_WORD
 from model.ctc.search.prefix_score import Setup
 from model.ctc.search.saved_beam import VERSION
 from model.ctc.search.symbols import Symbols
-from model.ctc.search.tables import model_table, weight_row
 from model.ctc.tokens import Tokens
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Word
 from model.lm.language_model import LanguageModel
-from model.machine.compiled import DoubleArray
+from model.lm.pronounced import PhoneTrie
+from model.lm.spelling import SpellingTrie
+from model.machine.compiled import DoubleArray, LongArray
 
 MAX_KEPT_SYMBOLS = 63  # each hypothesis has one bit per kept symbol
 KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; model/LOG.md has the gain of a larger share
@@ -105,13 +108,13 @@ class BeamDecoder:
         self._first = 0 if phone_lexicon is None else self._outputs - len(self.vocabulary)  # column
         self.frame_s, self.supports_bias = frame_s, self.symbols.spells_key_terms
         self.beams, self.lm, self.weights = beams, lm, weights or DecodingWeights()
-        model, self._kept_alive = model_table(lm, phone_lexicon.trie if phone_lexicon is not None else None)
+        model, self._kept_alive = _model_table(lm, phone_lexicon.trie if phone_lexicon is not None else None)
         limits = np.array([kept_share, kept_symbols, reach, merges, keeps_blank], np.float64)
         symbols = self.symbols
         self.limits = limits  # (5,) share of the probability and number of symbols that a frame keeps come first
         self._setup = Setup(
             beams, limits, symbols.blank, symbols.space, 1 + symbols.adds_boundaries, symbols.longest, symbols.boundary,
-            symbols.ranks, symbols.table, symbols.columns, weight_row(self.weights), model,
+            symbols.ranks, symbols.table, symbols.columns, np.array(astuple(self.weights), np.float64), model,
         )  # fmt: skip
         self._out_words, self._out_symbols, self._out_sums = out_offsets(beams)
         self._start_state = lm.start_state if lm is not None else 0
@@ -339,3 +342,30 @@ class BeamDecoder:
             )
             at += length
         return words, end
+
+
+_NO_WORDS = SpellingTrie(np.zeros((1, 1), np.uint64), np.zeros(1, np.int32), np.zeros(1, np.float32))
+
+
+def _model_table(lm: LanguageModel | None, phones: PhoneTrie | None = None) -> tuple[LongArray, list[NDArray[Any]]]:
+    """Return sizes and addresses of a language model's arrays, and the arrays, which must outlive the addresses.
+
+    Its words are spelled in letters, or in phones with `phones`.
+    """
+    if lm is None:
+        trie = [np.zeros(2, dtype) for dtype in (np.int32, np.int32, np.float32, np.float32, np.int32, np.int32)]
+        letters, spelled = _NO_WORDS, np.full(1, -1, np.int32)
+    else:
+        trie = list(lm.trie.arrays)
+        letters, spelled = lm.characters.spelling, lm.characters.word
+    if phones is None:
+        spelling, sounding = letters, [np.zeros(1, np.int32)] * 3
+    else:
+        spelling, sounding = phones.spelling, [phones.first, phones.words, phones.likeliest]
+        spelled = np.zeros(1, np.int32)
+    arrays = [
+        np.ascontiguousarray(array)
+        for array in (*trie, spelling.follows, spelling.below, spelled, spelling.best, *sounding)
+    ]
+    sizes = [lm is not None, len(arrays[1]), *spelling.follows.shape, len(sounding[1])]
+    return np.array([*sizes, *(array.ctypes.data for array in arrays)], np.int64), arrays

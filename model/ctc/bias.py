@@ -22,7 +22,7 @@ import numpy as np
 from model.ctc.search import layout as at
 from model.ctc.search.layout import SPACE_COLUMN, TERM_FLOATS, TERM_INTS
 from model.errors import ModelError
-from model.lm.characters import LETTERS
+from model.lm.spelling import LETTERS
 from model.machine.compiled import DoubleArray, IntArray
 from model.text.letters import unspellable
 from model.text.spelled import spoken

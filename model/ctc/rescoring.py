@@ -16,7 +16,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import BeamState
 from model.ctc.search.kernel import sum_of_logs
 from model.ctc.words import Word
-from model.lm.text_model import Counts, TextModel
+from model.lm.recurrent.model import Counts, RecurrentLanguageModel
 from model.machine.compiled import DoubleArray, IntArray
 
 MOST = 60
@@ -32,7 +32,7 @@ Text = tuple[tuple[str, ...], float, int]
 class Rescorer:
     """A language model, loaded by the first thread that needs it, and the digest of its file."""
 
-    load: Callable[[], TextModel]
+    load: Callable[[], RecurrentLanguageModel]
     digest: str
 
 
@@ -52,7 +52,7 @@ class Scores:
 
 
 def best_words(
-    decoder: BeamDecoder, state: BeamState, model: TextModel, before: Sequence[str] = (), most: int = MOST
+    decoder: BeamDecoder, state: BeamState, model: RecurrentLanguageModel, before: Sequence[str] = (), most: int = MOST
 ) -> tuple[Word, ...]:
     """Return the words of the best hypothesis, by the search's score and the model's, if the text ends here.
 
@@ -64,7 +64,9 @@ def best_words(
     return decoder.ending(state, texts[scores_of(decoder, texts, model, before).best(model.counts)][2])
 
 
-def scores_of(decoder: BeamDecoder, texts: Sequence[Text], model: TextModel, before: Sequence[str] = ()) -> Scores:
+def scores_of(
+    decoder: BeamDecoder, texts: Sequence[Text], model: RecurrentLanguageModel, before: Sequence[str] = ()
+) -> Scores:
     """Score texts of a search, with the words `before` them; see `best_words`."""
     lm = decoder.lm
     whole = [[word for word in (*before, *words) if lm is None or word in lm] for words, _, _ in texts]

@@ -6,7 +6,6 @@ Source: SRILM's ngram-format(5); an absent `<unk>` and absent contexts are handl
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import math
 import unicodedata
@@ -14,12 +13,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import numpy as np
 
 from model.errors import LanguageModelError
-from model.lm.arpa_rows import ABSENT_LOG10, LARGEST_LOG10, LN10, ROWS, Arrays, Rows, WordTable, written
+from model.lm.arpa_rows import ABSENT_LOG10, LARGEST_LOG10, LN10, ROWS, Arrays, Rows, WordTable
 from model.lm.trie import SPECIAL_WORDS, NgramTable
 from model.text.files import open_utf8
 
@@ -51,26 +50,6 @@ def read_arpa(path: Path) -> Ngrams:
             return _Reader(path, file).read()
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise LanguageModelError(f"cannot read language model {path}: {error}") from error
-
-
-def write_arpa(path: Path, model: Ngrams, *, digits: int = 4) -> None:
-    """Write a model, gzipped when the name ends in .gz. Deterministic.
-
-    `digits` decimals of each logarithm are written; 4 are exact to 0.01 % of a probability.
-    """
-    raw = path.open("wb")
-    with raw, _compressed(raw) if path.suffix == ".gz" else raw as file:
-        file.write(b"\\data\\\n")
-        file.writelines(f"ngram {n}={len(table)}\n".encode() for n, table in enumerate(model.tables, 1))
-        for n, table in enumerate(model.tables, 1):
-            file.write(f"\n\\{n}-grams:\n".encode())
-            rows = table.ids, table.log_prob, table.backoff
-            file.writelines(written(model.words, rows, digits, longest=n == len(model.tables)))
-        file.write(b"\n\\end\\\n")
-
-
-def _compressed(raw: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=7, mtime=0))
 
 
 class _Reader:

@@ -1,13 +1,13 @@
-"""Rows of n-grams in ARPA files, parsed and written by compiled code.
+"""Rows of n-grams in ARPA files, parsed by compiled code.
 
-The parser reads what tools write: a decimal number of up to 15 digits, the words, perhaps another number. It stops at
+It reads what tools write: a decimal number of up to 15 digits, the words, perhaps another number. It stops at
 any other line, which `arpa` then reads, or refuses with the number of the line. Both give the same values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ ABSENT_LOG10 = -100.0
 # Rounding in the file may put the logarithm of a probability of 1 slightly above 0.
 LARGEST_LOG10 = 1e-3
 
-ROWS = 65_536  # parsed or written at a time
+ROWS = 65_536  # parsed at a time
 # Integers of this many digits, and powers of ten up to theirs, are exact in float64: their quotient is rounded once.
 _MOST_DIGITS = 15
 _SPACE, _TAB, _CARRIAGE_RETURN, _LINE_FEED = 32, 9, 13, 10
@@ -81,38 +81,6 @@ class Rows:
         )
         arrays = self.ids[:count].copy(), self.log_probs[:count].copy(), self.backoffs[:count].copy()
         return arrays, int(at), int(lines)
-
-
-def written(words: Sequence[str], rows: Arrays, digits: int, *, longest: bool) -> Iterator[bytes]:
-    """Yield the lines of n-grams, many at a time; the `longest` ones have no back-off weights.
-
-    `rows`: word ids (n, order), natural logs of probability and back-off, (n,) float32.
-    """
-    ids, log_prob, backoff = rows
-    names, name_ends = _texts(words)
-    values, numbers = np.unique(np.concatenate([log_prob, backoff]), return_inverse=True)
-    texts, text_ends = _texts([_number(value, digits) for value in (values / LN10).tolist()])
-    log_probs, backoffs = np.split(numbers.astype(np.int32), [len(ids)])
-    backoffs[:] = np.where(longest | (backoff / LN10 == 0), -1, backoffs)
-    lengths = np.diff(name_ends, prepend=0)[ids].sum(axis=1) + ids.shape[1] + 1
-    widths = np.append(np.diff(text_ends, prepend=0), -1)  # without a weight there is no tab either
-    lengths += widths[log_probs] + widths[backoffs] + 1
-    for start in range(0, len(ids), ROWS):
-        span = slice(start, start + ROWS)
-        out = np.empty(lengths[span].sum(), np.uint8)
-        write_rows((names, name_ends, texts, text_ends), ids[span], log_probs[span], backoffs[span], out)
-        yield out.tobytes()
-
-
-def _texts(texts: Sequence[str]) -> tuple[Bytes, IntArray]:
-    """Return texts as bytes one after the other, and where each ends."""
-    encoded = [text.encode() for text in texts]
-    return np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([len(text) for text in encoded], dtype=np.int32)
-
-
-def _number(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}".rstrip("0").rstrip(".")
-    return "0" if text in {"-0", ""} else text
 
 
 @compiled
@@ -258,34 +226,3 @@ def parse_rows(  # noqa: PLR0917 - compiled code has no keywords
         lines += 1
         at = min(end + 1, len(text))
     return row, at, lines
-
-
-@compiled
-def _put(texts: Bytes, ends: IntArray, index: int, out: Bytes, at: int) -> int:
-    """Copy one of several texts to `at`; return the position after it."""
-    for i in range(ends[index - 1] if index else 0, ends[index]):
-        out[at] = texts[i]
-        at += 1
-    return at
-
-
-@entry_point
-def write_rows(
-    texts: tuple[Bytes, IntArray, Bytes, IntArray], ids: IntArray, log_probs: IntArray, backoffs: IntArray, out: Bytes
-) -> None:
-    """Write the lines of rows: word ids (n, order), the numbers (n,) of their logarithms, -1 for no weight.
-
-    `texts` are the words and the numbers, each as bytes one after the other and the ends.
-    """
-    names, name_ends, numbers, number_ends = texts
-    at = ZERO
-    for row in range(len(ids)):
-        at = _put(numbers, number_ends, log_probs[row], out, at)
-        for word in range(ids.shape[1]):
-            out[at] = _SPACE if word else _TAB
-            at = _put(names, name_ends, ids[row, word], out, at + 1)
-        if backoffs[row] >= 0:
-            out[at] = _TAB
-            at = _put(numbers, number_ends, backoffs[row], out, at + 1)
-        out[at] = _LINE_FEED
-        at += 1

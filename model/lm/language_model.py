@@ -16,9 +16,8 @@ from model.errors import LanguageModelError
 from model.lm.arpa import Ngrams, read_arpa
 from model.lm.cache import SUFFIX, kept, read_cache, write_cache
 from model.lm.cache import cache_dirs as default_dirs
-from model.lm.characters import CharacterTrie, build_characters
 from model.lm.score import ROOT, score_text
-from model.lm.spelling import SpellingTrie
+from model.lm.spelling import CharacterTrie, SpellingTrie, build_characters
 from model.lm.trie import END_ID, START_ID, UNKNOWN_ID, BackoffTrie, build_trie
 
 _TRIE = ("first", "word", "log_prob", "backoff", "suffix", "after")

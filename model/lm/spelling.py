@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 
 from model.machine.compiled import FloatArray, IntArray, compiled_inline
 
+LETTERS = "abcdefghijklmnopqrstuvwxyz'"
+_COLUMN = {letter: column for column, letter in enumerate(LETTERS)}
+NO_WORD = -1
+
 BITS = 64  # per machine word of a set
 
 _ONE, _TWO, _FOUR, _BIT, _TOP_BYTE = (np.uint64(number) for number in (1, 2, 4, BITS - 1, BITS - 8))
@@ -97,3 +101,26 @@ def _bits(x: np.uint64) -> int:
     x = (x & _LOW_PAIRS) + ((x >> _TWO) & _LOW_PAIRS)
     x = (x + (x >> _FOUR)) & _LOW_FOURS
     return int((x * _LOWEST_OF_BYTES) >> _TOP_BYTE)
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterTrie:
+    """Trie over a to z, then the apostrophe; `word` (nodes,) int32 is the word that ends at a node, or -1."""
+
+    spelling: SpellingTrie
+    word: IntArray
+
+
+def build_characters(words: Sequence[str], unigrams: FloatArray) -> CharacterTrie:
+    """Build the trie of the words spelled with `LETTERS`; words that differ in case count as one, the likelier."""
+    spelled = {}
+    for word_id in np.argsort(unigrams, kind="stable").tolist():  # ascending: a likelier word overwrites
+        text = words[word_id].lower()
+        if text and all(letter in _COLUMN for letter in text):
+            spelled[text] = word_id
+    ids = np.array(list(spelled.values()), np.int32)
+    columns = [[_COLUMN[letter] for letter in text] for text in spelled]
+    spelling, at, _ = build_spelling(columns, ids, unigrams, len(LETTERS))
+    ends = np.full(len(spelling.best), NO_WORD, np.int32)
+    ends[at] = ids
+    return CharacterTrie(spelling, ends)

@@ -17,14 +17,13 @@ from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.decoder import (
     decoder_of,
     language_model_path,
-    resolve_decoder,
     weights_path,
 )
 from model.errors import LexiconError, ModelError, VocabularyError
 from model.facts import ModelFacts
 from model.lexicon.lexicon import write_lexicon
 from model.lm.language_model import LanguageModel
-from model.machine.device import CPU
+from model.machine.precision import CPU
 from model.published.timing import PublishedDescription
 from server.settings import Settings
 from tests.support.servers.spelling import CONFIG
@@ -50,12 +49,21 @@ def arpa(tmp_path: Path) -> Path:
     return path
 
 
+PIECES = Tokens.of(["▁KI", "TE", "▁FLEW", "<unk>", "<blk>"], 4)
+
+
+def published(tokens: Tokens) -> ModelFacts:
+    description = PublishedDescription("", "", "", (), 16_000, window=3, shift=1, frames_per_step=1, frame_s=0.04)
+    return ModelFacts(description, "", "", CPU, tokens)
+
+
 @pytest.fixture
 def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(decoders, "SHIPPED_LM", tmp_path / "absent.arpa")
 
 
 @pytest.mark.usefixtures("nothing_shipped")
+@pytest.mark.parametrize("publisher", ["own", "others"])
 @pytest.mark.parametrize(
     ("decoder", "lm", "kind"),
     [
@@ -64,18 +72,21 @@ def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("auto", "arpa", BeamDecoder),
         ("greedy", "arpa", GreedyDecoder),
         ("beam", None, BeamDecoder),
+        ("beam", "off", BeamDecoder),
         ("beam", "arpa", BeamDecoder),
     ],
 )
 def test_beam_search_is_used_with_a_language_model_or_on_request(
-    decoder: str, lm: str | None, kind: type, arpa: Path
+    publisher: str, decoder: str, lm: str | None, kind: type, arpa: Path
 ) -> None:
-    made = decoder_of(ModelFacts.own(CONFIG), decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
-    assert isinstance(made, kind)
+    facts = ModelFacts.own(CONFIG) if publisher == "own" else published(PIECES)
+    made = decoder_of(facts, decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
+    assert type(made) is kind
     if isinstance(made, BeamDecoder):
         assert made.beams == 3
         assert (made.lm is not None) == (lm == "arpa")
-        assert made.weights == DecodingWeights()
+        plain = DecodingWeights() if publisher == "own" or lm == "arpa" else DecodingWeights(word_bonus=0.0)
+        assert made.weights == plain
 
 
 def test_the_shipped_model_is_the_default_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch, arpa: Path) -> None:
@@ -83,12 +94,6 @@ def test_the_shipped_model_is_the_default_and_can_be_left_out(monkeypatch: pytes
     assert language_model_path(None) == arpa
     assert language_model_path("off") is None
     assert isinstance(decoder_of(ModelFacts.own(CONFIG), beams=1), BeamDecoder)
-
-
-def test_auto_is_beam_search_if_there_is_a_language_model() -> None:
-    assert resolve_decoder("auto", "off") == "greedy"
-    assert resolve_decoder("auto", Path("x.arpa")) == "beam"
-    assert resolve_decoder("greedy", Path("x.arpa")) == "greedy"
 
 
 def test_tuned_weights_are_next_to_the_model(arpa: Path) -> None:
@@ -158,36 +163,6 @@ def test_a_missing_language_model_is_named(tmp_path: Path) -> None:
 def test_a_setting_outside_its_range_is_rejected(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Settings(**options)
-
-
-PIECES = Tokens.of(["▁KI", "TE", "▁FLEW", "<unk>", "<blk>"], 4)
-
-
-def published(tokens: Tokens) -> ModelFacts:
-    description = PublishedDescription("", "", "", (), 16_000, window=3, shift=1, frames_per_step=1, frame_s=0.04)
-    return ModelFacts(description, "", "", CPU, tokens)
-
-
-@pytest.mark.parametrize(
-    ("decoder", "lm", "kind"),
-    [
-        ("auto", None, GreedyDecoder),
-        ("auto", "off", GreedyDecoder),
-        ("auto", "arpa", BeamDecoder),
-        ("greedy", "arpa", GreedyDecoder),
-        ("beam", None, BeamDecoder),
-        ("beam", "off", BeamDecoder),
-        ("beam", "arpa", BeamDecoder),
-    ],
-)
-def test_published_symbols_use_beam_search_with_a_given_language_model_or_on_request(
-    decoder: str, lm: str | None, kind: type, arpa: Path
-) -> None:
-    made = decoder_of(published(PIECES), decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
-    assert type(made) is kind
-    if isinstance(made, BeamDecoder):
-        assert made.beams == 3
-        assert (made.lm is not None) == (lm == "arpa")
 
 
 def test_published_symbols_reject_a_language_model_with_other_letters(arpa: Path) -> None:

@@ -78,7 +78,7 @@ def train(
     general speech.
     """
     from model.errors import ModelError
-    from model.lm.arpa import write_arpa
+    from tutti_asr_lab.training.language_model.arpa_writing import write_arpa
     from tutti_asr_lab.training.language_model.train import TrainingOptions
     from tutti_asr_lab.training.language_model.train import train as make
 
@@ -114,7 +114,8 @@ def prune(
 ) -> None:
     """Prune a model by entropy; no words are removed."""
     from model.errors import ModelError
-    from model.lm.arpa import Ngrams, read_arpa, write_arpa
+    from model.lm.arpa import Ngrams, read_arpa
+    from tutti_asr_lab.training.language_model.arpa_writing import write_arpa
     from tutti_asr_lab.training.language_model.pruning import prune as pruned
 
     try:

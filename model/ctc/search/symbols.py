@@ -21,7 +21,7 @@ from model.ctc.search import layout as at
 from model.ctc.search.layout import MAX_LETTERS, SPACE_COLUMN
 from model.ctc.tokens import WORD_START, Tokens
 from model.errors import VocabularyError
-from model.lm.characters import LETTERS
+from model.lm.spelling import LETTERS
 from model.machine.compiled import IntArray
 from model.text.letters import folded
 

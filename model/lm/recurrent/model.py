@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,22 @@ from model.int8.slots import limits_of
 from model.int8.vectors import LANES
 from model.lm.recurrent import step as compiled
 from model.lm.recurrent.pieces import Pieces
-from model.lm.text_model import Counts
 from model.machine.compiled import DoubleArray
 
 INPUT_SCALE, INPUT_ZERO = 2 / 255, 128
 """Quantization of a hidden state, which lies within ±1."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Counts:
+    """Weights for rescoring with the model; zero by default."""
+
+    weight: float = 0.0
+    """Weight of the model's log-probability."""
+    ngram_discount: float = 0.0
+    """Subtracted from the weight of the search's n-gram model when this model is used too."""
+    word_bonus: float = 0.0
+    """Added for each word."""
 
 
 class RecurrentLanguageModel:

@@ -14,7 +14,7 @@ from model.ctc.greedy import GreedyDecoder
 from model.ctc.search import layout as at
 from model.ctc.weights import DecodingWeights
 from model.decoder import decoder_of
-from model.lm.characters import LETTERS as COLUMNS
+from model.lm.spelling import LETTERS as COLUMNS
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, toy_lm
 from tests.support.decoding.ctc_symbols import log_probs, spell
 

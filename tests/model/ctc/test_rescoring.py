@@ -15,7 +15,7 @@ from model.ctc.bias import Bias
 from model.ctc.interface import FrameAudio
 from model.ctc.rescoring import Rescorer, best_words, texts_of
 from model.ctc.two_pass import Reader, TwoPassDecoder
-from model.lm.text_model import Counts
+from model.lm.recurrent.model import Counts
 from model.machine.compiled import DoubleArray
 from tests.support.decoding.beam_toys import decoder, random_log_probs, seen, speech_like
 from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from model.errors import LanguageModelError
-from model.lm.arpa import Ngrams, write_arpa
+from model.lm.arpa import Ngrams
 from model.lm.language_model import LanguageModel
 from tests.support.audio.speech import ROOT
+from tutti_asr_lab.training.language_model.arpa_writing import write_arpa
 from tutti_asr_lab.training.language_model.counting import choose_vocabulary, count_ngrams, count_words, number_words
 from tutti_asr_lab.training.language_model.kneser_ney import estimate
 

@@ -96,7 +96,7 @@ def test_perplexity_leaves_unknown_words_out() -> None:
 def test_the_letter_trie_leads_to_words_and_keeps_the_best_score_below_each_node() -> None:
     model: Model = {(0,): (-9.0, 0.0), (1,): (-9.0, 0.0), (2,): (-9.0, 0.0), (3,): (-3.0, 0.0), (4,): (-1.0, 0.0)}
     tables = as_ngrams(model, 1).tables
-    from model.lm.characters import build_characters
+    from model.lm.spelling import build_characters
 
     trie = build_characters(("<unk>", "<s>", "</s>", "Ab", "ab'c"), tables[0].log_prob)
     node = walk(trie.spelling, [0, 1])

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from model.errors import LanguageModelError
-from model.lm.recurrent.model import INPUT_SCALE, INPUT_ZERO, RecurrentLanguageModel, digest_at, kept_model
+from model.lm.recurrent.model import INPUT_SCALE, INPUT_ZERO, Counts, RecurrentLanguageModel, digest_at, kept_model
 from model.lm.recurrent.pieces import BEGIN_MARK, END, LETTERS, Pieces
-from model.lm.text_model import Counts
 
 HIDDEN = 32
 LONGER = [

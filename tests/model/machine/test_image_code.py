@@ -11,13 +11,7 @@ from pathlib import Path
 from model import levels, warm_up
 from tests.support.audio.speech import ROOT
 
-NOT_OF_A_SERVER = {
-    "model.int8.product.multiplied",  # of tests and measurements
-    "model.lm.arpa_rows.write_rows",  # of commands that make language models
-    "model.lm.score.chain_log_probs",  # the same
-    "model.lm.score.find_nodes",
-    "model.lm.score.score_rows",
-}
+NOT_OF_A_SERVER = {"model.int8.product.multiplied"}  # of tests and measurements
 OTHER = ("x86-64-v2", "-popcnt")  # a name and features that no cache has yet
 
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.lm.score import find_nodes, score_rows, score_text
+from model.lm.score import score_text
 from model.lm.trie import START_ID, BackoffTrie, NgramTable, build_trie, sorted_rows
 from model.machine.compiled import DoubleArray, FloatArray, IntArray
+from tutti_asr_lab.training.language_model.trie_scores import find_nodes, score_rows
 
 EM_ROUNDS = 50
 # Lower bound of the probability that the n-grams of a context leave for backing off.

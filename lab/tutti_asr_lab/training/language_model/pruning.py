@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from model.lm.score import ROOT, chain_log_probs, find_nodes
+from model.lm.score import ROOT
 from model.lm.trie import END_ID, START_ID, BackoffTrie, NgramTable, build_trie
 from model.machine.compiled import DoubleArray
 from tutti_asr_lab.training.language_model.mixture import leftovers, normalized
+from tutti_asr_lab.training.language_model.trie_scores import chain_log_probs, find_nodes
 
 
 def prune(tables: Sequence[NgramTable], threshold: float) -> list[NgramTable]:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from model.errors import LanguageModelError
-from model.lm.arpa import Ngrams, write_arpa
+from model.lm.arpa import Ngrams
 from model.lm.trie import END_ID, SPECIAL_WORDS, START_ID
 from tests.support.decoding.lm_reference import as_dict, backoff_log_prob
+from tutti_asr_lab.training.language_model.arpa_writing import write_arpa
 from tutti_asr_lab.training.language_model.counting import count_ngrams, number_words
 from tutti_asr_lab.training.language_model.drawing import Drawing
 from tutti_asr_lab.training.language_model.kneser_ney import estimate

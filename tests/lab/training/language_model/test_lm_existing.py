@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from model.errors import LanguageModelError
-from model.lm.arpa import Ngrams, read_arpa, write_arpa
+from model.lm.arpa import Ngrams, read_arpa
 from model.lm.language_model import LanguageModel
 from model.lm.trie import SPECIAL_WORDS
+from tutti_asr_lab.training.language_model.arpa_writing import write_arpa
 from tutti_asr_lab.training.language_model.existing import over_vocabulary, respelled, word_counts
 from tutti_asr_lab.training.language_model.train import TrainingOptions, train
 

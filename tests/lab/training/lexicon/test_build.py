@@ -10,9 +10,10 @@ import pytest
 
 from model.errors import LexiconError
 from model.lexicon.lexicon import Lexicon
-from model.lm.arpa import Ngrams, write_arpa
+from model.lm.arpa import Ngrams
 from model.lm.trie import SPECIAL_WORDS, NgramTable
 from tests.support.needs import need_programs
+from tutti_asr_lab.training.language_model.arpa_writing import write_arpa
 from tutti_asr_lab.training.lexicon import build
 
 SAID = {"and": ("æ", "n", "d"), "an": ("æ", "n"), "dan": ("d", "æ", "n"), "ann": ("ææ",)}
