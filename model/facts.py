@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from model.config import BLANK, ModelConfig
 from model.ctc.tokens import Tokens
 from model.description import ModelDescription
-from model.machine.precision import CPU, Device
+from model.machine.device import CPU, Device
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from model.int8.memory import aligned
 from model.int8.product import sums_of
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork
 from model.int8.slots import Call, Int8Slots, PackedNetwork, WorkSpace
-from model.machine.precision import CPU
+from model.machine.device import CPU
 
 
 class Int8Model:

@@ -6,29 +6,15 @@ So a server with a model in 8-bit arithmetic starts without torch: faster, and w
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from model.errors import PrecisionError, require
+from model.machine.device import Device
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvmap", "/dev/dxg", "/dev/kfd")
 """Device files of Linux drivers: NVIDIA, NVIDIA Jetson, Windows Subsystem for Linux, AMD."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device that needs no torch; as text the name that `--device` and torch have for it."""
-
-    type: Literal["cpu", "cuda"]
-
-    def __str__(self) -> str:
-        return self.type
-
-
-CPU = Device("cpu")
 
 
 def resolve_device(device: str) -> Device:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from model.ctc.tokens import Tokens
 from model.facts import ModelFacts
-from model.machine.precision import Device, resolve_device
+from model.machine.device import Device
+from model.machine.precision import resolve_device
 from model.published.contracts import Contract
 from model.published.features import windows_of
 from model.published.files import INT8, PublishedFiles, find_files

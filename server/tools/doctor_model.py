@@ -23,8 +23,8 @@ from model.evaluation.digest import committed_digest, log_probs_digest, scores_d
 from model.facts import AcousticModel
 from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
+from model.machine.device import Device
 from model.machine.instructions import instruction_set
-from model.machine.precision import Device
 from model.segment_model import other_of
 from server.configuration.variables import spelled
 from server.models.engine_source import TILE_ROWS

@@ -17,7 +17,8 @@ from model.acoustic import load_model
 from model.config import ModelConfig
 from model.errors import CheckpointError, PrecisionError
 from model.machine import precision
-from model.machine.precision import Device, resolve_device, resolve_precision
+from model.machine.device import Device
+from model.machine.precision import resolve_device, resolve_precision
 from model.torch_network.checkpoint import load_network, save_network
 from model.torch_network.network import Network
 from tests.support.networks.small_networks import SMALL, noise, small_network

@@ -23,7 +23,7 @@ from model.errors import LexiconError, ModelError, VocabularyError
 from model.facts import ModelFacts
 from model.lexicon.lexicon import write_lexicon
 from model.lm.language_model import LanguageModel
-from model.machine.precision import CPU
+from model.machine.device import CPU
 from model.published.timing import PublishedDescription
 from server.settings import Settings
 from tests.support.servers.spelling import CONFIG
@@ -62,7 +62,6 @@ def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(decoders, "SHIPPED_LM", tmp_path / "absent.arpa")
 
 
-@pytest.mark.usefixtures("nothing_shipped")
 @pytest.mark.parametrize("publisher", ["own", "others"])
 @pytest.mark.parametrize(
     ("decoder", "lm", "kind"),
@@ -77,8 +76,10 @@ def nothing_shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ],
 )
 def test_beam_search_is_used_with_a_language_model_or_on_request(
-    publisher: str, decoder: str, lm: str | None, kind: type, arpa: Path
+    *, publisher: str, decoder: str, lm: str | None, kind: type, arpa: Path, request: pytest.FixtureRequest
 ) -> None:
+    if publisher == "own":
+        request.getfixturevalue("nothing_shipped")
     facts = ModelFacts.own(CONFIG) if publisher == "own" else published(PIECES)
     made = decoder_of(facts, decoder=decoder, lm=arpa if lm == "arpa" else lm, beams=3)
     assert type(made) is kind

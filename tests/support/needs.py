@@ -52,7 +52,8 @@ def need_precision(precision: str) -> None:
     """Skip the test where the processor lacks the precision, in CI too: no installation adds instructions to it."""
 
     from model.errors import PrecisionError
-    from model.machine.precision import CPU, resolve_precision
+    from model.machine.device import CPU
+    from model.machine.precision import resolve_precision
 
     try:
         resolve_precision(precision, CPU, quantized=True)

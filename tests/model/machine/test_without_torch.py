@@ -4,7 +4,7 @@ import pytest
 
 from model.errors import MissingPackage
 from model.machine import instructions, precision
-from model.machine.precision import Device
+from model.machine.device import Device
 
 CPU = Device("cpu")
 

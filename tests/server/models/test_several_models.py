@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from model.ctc.tokens import Tokens
 from model.facts import ModelFacts
-from model.machine.precision import CPU
+from model.machine.device import CPU
 from server.errors import SettingsError
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.needs import need_package

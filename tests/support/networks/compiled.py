@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from model.machine.precision import Device
+from model.machine.device import Device
 from model.published.files import find_files
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import Scale, digest_of_weights, products_of

@@ -17,7 +17,7 @@ import numpy as np
 from model.config import ENGLISH, ModelConfig
 from model.ctc.greedy import GreedyDecoder
 from model.facts import ModelFacts
-from model.machine.precision import Device
+from model.machine.device import Device
 from server.audio.pcm import PCM
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.fakes import WAIT_S

@@ -19,7 +19,7 @@ from model.decoder import decoder_of
 from model.errors import PublishedModelError
 from model.evaluation.bootstrap import report_with_intervals
 from model.evaluation.scoring import Score, score
-from model.machine.precision import Device
+from model.machine.device import Device
 from model.published.files import find_files
 from model.published.published_model import PublishedModel
 from model.published.quantization.products import digest_of_weights, products_of

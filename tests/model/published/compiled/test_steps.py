@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
-from model.machine.precision import Device
+from model.machine.device import Device
 from model.published.compiled.compiling import READERS, decibels, noise_of, results_of
 from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear

@@ -12,7 +12,7 @@ import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from model.errors import PublishedModelError
-from model.machine.precision import Device
+from model.machine.device import Device
 from model.published.compiled.compiling import READERS
 from model.published.files import find_files
 from model.published.onnx_graph import OnnxGraph
