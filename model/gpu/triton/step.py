@@ -81,7 +81,7 @@ class TritonStep:
 
         self.input0 = buffer(rows * CONTEXT + 4 * columns, config.mel_bins)
         self.input1 = buffer(rows * CONTEXT + 2 * columns, config.conv_channels)
-        self.x = tuple(buffer(2, columns, config.hidden))
+        self.x: tuple[Tensor, Tensor] = (buffer(columns, config.hidden), buffer(columns, config.hidden))
         self.normed = buffer(columns, config.hidden)
         self.gates = buffer(columns, 3 * config.hidden)
 

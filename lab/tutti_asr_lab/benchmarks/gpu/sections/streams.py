@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,7 @@ def _level(context: Context, name: str, rung: str, streams: int) -> Values:
     thread.forget()
     thread.run(range(1, streams + 1), context.scale.level_s)
     thread.close()
-    step = getattr(model, "step", None)
+    step: Any = getattr(model, "step", None)
     if hasattr(step, "check"):
         step.check()
     return thread.values()
