@@ -86,7 +86,7 @@ SOURCES = (
     "published/filter_bank",
     "published/frame_joiner",
     "published/metadata",
-    "published/quantization/products",
+    "published/products",
     "published/states",
     "published/timing",
     "punctuation/step",

@@ -26,8 +26,8 @@ from model.published.transducer import Recurrent
 
 if TYPE_CHECKING:
     from model.published.compiled.slots import CompiledSlots, CompiledStep
-    from model.published.quantization.scales import Scales
     from model.published.rewriting.rewriting import Rewritten
+    from model.published.scales import Scales
 
 LARGEST_BATCH = 32
 """Most rows of a batch for each thread: larger batches gain little and delay every stream."""
@@ -72,7 +72,7 @@ class PublishedModel:
         place = _device(device)
         scales = None
         if place.type == "cpu" and precision != "fp32" and not path.name.endswith(INT8):
-            from model.published.quantization.scales import Scales
+            from model.published.scales import Scales
 
             scales = Scales.read(path if path.is_dir() else path.parent)
         if scales is None:

@@ -21,15 +21,15 @@ from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract
+from model.published.dequantized import dequantized
 from model.published.files import PublishedFiles
 from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
-from model.published.quantization.dequantized import dequantized
-from model.published.quantization.products import digest_of_weights
-from model.published.quantization.scales import Scales
+from model.published.products import digest_of_weights
 from model.published.reading import contract_of_network
 from model.published.rewriting.rewriting import Rewritten, places_of, read_graph
 from model.published.rewriting.verdicts import COMPILED_STEP, Verdict, cached, keep
+from model.published.scales import Scales
 from model.published.stepping import GraphSlots
 
 VERSION = 1  # of the compiled steps: part of the digest of a model that has one, and of the cache

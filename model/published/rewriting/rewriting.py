@@ -20,10 +20,10 @@ from model.errors import PublishedModelError
 from model.lm.cache import cache_dirs
 from model.machine.instructions import instruction_set
 from model.published.contracts import FLOAT, Contract, expected_inputs
+from model.published.dequantized import dequantized
+from model.published.folding import fold_shapes
 from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
-from model.published.quantization.dequantized import dequantized
-from model.published.rewriting.folding import fold_shapes
 from model.published.rewriting.key_value_caches import KEYS_AND_VALUES, cache_keys_and_values
 from model.published.rewriting.pointwise import pointwise_as_products
 from model.published.rewriting.verdicts import Rewriting, Verdict, cached, keep

@@ -8,9 +8,9 @@ from typing import Any
 
 from model.machine.device import Device
 from model.published.files import find_files
+from model.published.products import Scale, digest_of_weights, products_of
 from model.published.published_model import PublishedModel
-from model.published.quantization.products import Scale, digest_of_weights, products_of
-from model.published.quantization.scales import Scales
+from model.published.scales import Scales
 from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import make_probe
 

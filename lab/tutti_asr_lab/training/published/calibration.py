@@ -14,8 +14,8 @@ from model.published.contracts import Contract
 from model.published.features import windows_of
 from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
+from model.published.products import Product, Scale, products_of, quantized_weights
 from model.published.published_model import PublishedModel
-from model.published.quantization.products import Product, Scale, products_of, quantized_weights
 
 STREAMS = 8  # recordings that are run in one batch
 PERCENTILE = 99.99  # of inputs: rarer ones are clipped

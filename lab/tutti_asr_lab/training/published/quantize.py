@@ -21,11 +21,11 @@ from model.evaluation.bootstrap import report_with_intervals
 from model.evaluation.scoring import Score, score
 from model.machine.device import Device
 from model.published.files import find_files
+from model.published.products import digest_of_weights, products_of
 from model.published.published_model import PublishedModel
-from model.published.quantization.products import digest_of_weights, products_of
-from model.published.quantization.scales import Scales
 from model.published.rewriting.rewriting import Rewritten
 from model.published.rewriting.verdicts import Rewriting
+from model.published.scales import Scales
 from tutti_asr_lab.training.published.calibration import Calibrated, calibrate
 
 MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats

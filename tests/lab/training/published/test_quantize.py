@@ -13,8 +13,8 @@ from onnxruntime.quantization import quantize_dynamic
 from typer.testing import CliRunner
 
 from model.published.published_model import PublishedModel
-from model.published.quantization.scales import FILE
 from model.published.rows import check_rows
+from model.published.scales import FILE
 from server.cli import app
 from tests.support.networks.probes import make_probe
 from tutti_asr_lab.training.published import quantize as tool

@@ -27,8 +27,8 @@ from model.published.compiled.zipformer2.weights import read_weights
 from model.published.files import find_files
 from model.published.metadata import Graph
 from model.published.onnx_graph import Node, OnnxGraph
+from model.published.products import Scale
 from model.published.published_model import PublishedModel
-from model.published.quantization.products import Scale
 from model.published.rewriting.rewriting import read_graph
 from model.published.rewriting.verification import speech_windows
 from model.published.stepping import GraphSlots

@@ -12,10 +12,10 @@ import onnx
 import pytest
 
 from model.errors import PublishedModelError
+from model.published.folding import fold_shapes
 from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.rewriting import rewriting
-from model.published.rewriting.folding import fold_shapes
 from model.published.rewriting.key_value_caches import cache_keys_and_values
 from model.published.rewriting.verification import TOLERANCE
 from model.published.rows import check_rows, speech

@@ -14,10 +14,10 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from model.errors import PublishedModelError
 from model.machine.device import Device
 from model.published.compiled.compiling import READERS
+from model.published.dequantized import dequantized
 from model.published.files import find_files
 from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
-from model.published.quantization.dequantized import dequantized
 from model.published.rewriting.rewriting import read_graph
 from tests.support.networks.compiled import SIZES, write_scales
 from tests.support.networks.probes import make_probe

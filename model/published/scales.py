@@ -11,7 +11,7 @@ from typing import Any
 
 from model.errors import PublishedModelError
 from model.published.onnx_graph import OnnxGraph
-from model.published.quantization.products import Scale, products_of, quantize_products
+from model.published.products import Scale, products_of, quantize_products
 
 FILE = "tutti-int8.json"
 VERSION = 2

@@ -10,8 +10,8 @@ import pytest
 
 from model.errors import PublishedModelError
 from model.published.onnx_graph import OnnxGraph
-from model.published.quantization.products import Scale, products_of, quantize_products, quantized_weights
-from model.published.quantization.scales import FILE, Scales
+from model.published.products import Scale, products_of, quantize_products, quantized_weights
+from model.published.scales import FILE, Scales
 from tests.support.networks.probes.graph import Graph
 
 INPUTS, OUTPUTS = 64, 48
