@@ -57,7 +57,7 @@ ON_AVX2 := $(addprefix tests/model/, test_acoustic.py test_decoder.py test_level
 	tests/server/test_server_e2e.py tests/server/resume
 # These emulate all processors themselves in `make test-all`, or read files and graphs without computing.
 EMULATING := tests/model/int8/test_arm64.py tests/model/int8/test_portability.py tests/server/resume/test_resume_processors.py
-READING := tests/model/published/rewriting tests/model/published/test_probes.py
+READING := tests/model/published/test_probes.py
 
 test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2

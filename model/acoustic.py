@@ -1,6 +1,6 @@
 """Loading of an acoustic model: one of this project, in exact 8-bit arithmetic or torch, or a published ONNX model.
 
-Torch is imported only for a model that needs it.
+Torch and ONNX Runtime are imported only for a model that needs them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from model.facts import AcousticModel
 from model.int8_model import Int8Model
 from model.machine.precision import resolve_device, resolve_precision
 from model.machine.runtime import set_up_torch, threads_of
-from model.published.files import is_published
-from model.published.published_model import PublishedModel
-from model.published.rewriting.verdicts import Rewriting
+from model.published.files import Rewriting, is_published
 
 ROWS = 48  # recordings of similar length in one batch
 
@@ -35,10 +33,13 @@ def load_model(
     """Read a checkpoint or a published model, the shipped one if no path is given.
 
     Precision `auto` is the fastest one on this machine. `threads`: compute threads, 0 for all cores but one; None keeps
-    torch's setting, and means 1 for 8-bit arithmetic and published models. `rewriting`: of published graphs.
+    torch's setting, and means 1 for 8-bit arithmetic and published models. `rewriting`: whether compiled steps run
+    instead of published graphs.
     Raises: CheckpointError, PrecisionError, PublishedModelError.
     """
     if path is not None and is_published(path):
+        from model.published.published_model import PublishedModel
+
         count = 1 if threads is None else threads_of(threads)
         return PublishedModel.load(path, device=device, precision=precision, rewriting=rewriting, threads=count)
     return load_own(path, device=device, precision=precision, threads=threads)

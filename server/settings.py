@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] = "auto"
     """Number format of the models; `auto` takes the fastest. A checkpoint in int8 gives the same text everywhere."""
     graph_rewriting: Literal["auto", "off"] = "auto"
-    """Rewrite published graphs into faster ones at load, where their results stay the same."""
+    """Run the compiled step of a published model that has one; `off` runs every graph in ONNX Runtime."""
     reproducible: bool = False
     """Compute floats in tiles of a fixed size, so that log-probabilities are bit-identical in every batch."""
     threads: int = Field(0, ge=0)

@@ -86,7 +86,7 @@ SOURCES = (
     "published/filter_bank",
     "published/frame_joiner",
     "published/metadata",
-    "published/products",
+    "published/scales",
     "published/states",
     "published/timing",
     "punctuation/step",

@@ -10,12 +10,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from model.errors import PublishedModelError
 
 TOKENS = "tokens.txt"
 ROLES = ("encoder", "decoder", "joiner")
 INT8 = ".int8.onnx"
+
+Rewriting = Literal["auto", "off"]
+"""Whether a compiled step may run instead of a published graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,11 @@ class PublishedFiles:
     folder: Path
     graphs: Mapping[str, Path]
     tokens: Path
+
+    @property
+    def network(self) -> Path:
+        """The graph that computes frames: the model, or the encoder."""
+        return self.graphs["model" if "model" in self.graphs else "encoder"]
 
     @property
     def precision(self) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
-
-if TYPE_CHECKING:
-    from model.published.onnx_graph import OnnxGraph
 
 THREADS = 1  # of a step: the engine's thread; a pool would take cores from the event loop and from other engines
 
@@ -28,7 +25,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A loaded graph: its session of ONNX Runtime, its path and its metadata."""
+    """A graph: its session of ONNX Runtime, None if a compiled step runs instead, its path and its metadata."""
 
     path: Path
     session: Any
@@ -37,7 +34,7 @@ class Graph:
     outputs: tuple[str, ...]
 
     @classmethod
-    def load(cls, path: Path, *, device: str = "cpu") -> Graph:
+    def load(cls, path: Path, device: str = "cpu") -> Graph:
         """Load a graph for one thread, on the CPU or a CUDA device. Raises: PublishedModelError."""
         return cls.of(path, str(path), device=device)
 
@@ -47,7 +44,7 @@ class Graph:
 
         Raises: PublishedModelError.
         """
-        import onnxruntime
+        import onnxruntime  # which most models do not need
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = THREADS
@@ -69,24 +66,6 @@ class Graph:
             tuple(GraphInput(each.name, each.type, tuple(each.shape)) for each in session.get_inputs()),
             tuple(output.name for output in session.get_outputs()),
         )
-
-    @classmethod
-    def described(cls, path: Path) -> tuple[Graph, OnnxGraph]:
-        """Read a graph without a session, and its operations. Raises: PublishedModelError."""
-        import onnx
-
-        from model.published.onnx_graph import OnnxGraph  # with onnx, which other models do not need
-
-        try:
-            source = OnnxGraph.read(onnx.load(path, load_external_data=False))
-        except (OSError, ValueError, TypeError) as error:
-            raise PublishedModelError(f"{path} cannot be read: {error}") from error
-        inputs = tuple(GraphInput(each.name, "", tuple(_sizes(each))) for each in source.inputs)
-        return cls(path, None, source.metadata, inputs, source.output_names), source
-
-    def closed(self) -> Graph:
-        """Return the graph without its session, whose memory is large: something else runs in its place."""
-        return replace(self, session=None)
 
     def number(self, key: str, *, least: int = 1) -> int:
         """Return a metadata value as an integer. Raises: PublishedModelError if missing, not a number, or too small."""
@@ -142,8 +121,3 @@ class Graph:
             raise PublishedModelError(
                 f"{self.path.name} has {len(self.outputs)} outputs, by its metadata it should have {count}"
             )
-
-
-def _sizes(declared: Any) -> list[int | str | None]:
-    """Return the size, the name or None of each axis of a declared input."""
-    return [each.dim_value or each.dim_param or None for each in declared.type.tensor_type.shape.dim]

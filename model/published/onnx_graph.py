@@ -1,15 +1,12 @@
-"""An ONNX graph as an immutable value: nodes, constants, inputs and outputs. Rewrites map one graph to another."""
+"""An ONNX graph as an immutable value: nodes, constants, inputs and outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
 from typing import Any
 
-import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
@@ -146,18 +143,12 @@ class OnnxGraph:
                 each.type.tensor_type.elem_type,
                 [
                     size if size is not None else old.dim_value or ROWS
-                    for size, old in zip(shape, _sizes(each), strict=True)
+                    for size, old in zip(shape, sizes_of(each), strict=True)
                 ],
             )
             for each, shape in zip(self.inputs, shapes, strict=True)
         )
         return replace(self, inputs=inputs)
-
-    def with_opset(self, domain: str, version: int) -> OnnxGraph:
-        """Return the graph with the operators of another domain declared."""
-        if any(opset.domain == domain for opset in self.opsets):
-            return self
-        return replace(self, opsets=(*self.opsets, helper.make_opsetid(domain, version)))
 
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> OnnxGraph:
         """Return the graph with these values as constants; the nodes that computed them are left out."""
@@ -174,86 +165,6 @@ class OnnxGraph:
         )
 
 
-class Edit:
-    """Collects changes of a graph: nodes to replace, new nodes before them, new constants and states."""
-
-    def __init__(self, graph: OnnxGraph, prefix: str) -> None:
-        """`prefix`: of new names; it must not occur in the graph."""
-        self.graph, self._prefix = graph, prefix
-        self._numbers = count()
-        self._constants: dict[str, NDArray[Any]] = {}
-        self._new: list[Node] = []
-        self._removed: set[int] = set()
-        self._inputs: list[Any] = []
-        self._outputs: list[Any] = []
-
-    def __call__(self, op: str, *inputs: str, output: str | None = None, domain: str = "", **attributes: Any) -> str:
-        """Add a node; return the name of its output. A node with an existing `output` replaces the one that had it."""
-        name = self._name() if output is None else output
-        if output is not None and output in self.graph.producers:
-            self.remove(self.graph.producers[output])
-        self._new.append(Node(op, inputs, (name,), attributes, domain))
-        return name
-
-    def constant(self, value: Any, dtype: Any = np.float32) -> str:
-        """Add a constant; return its name."""
-        name = self._name()
-        self._constants[name] = np.array(value, dtype, order="C")
-        return name
-
-    def remove(self, node: Node) -> None:
-        """Leave a node out. Its outputs must have new producers, or no readers."""
-        self._removed.add(id(node))
-
-    def input(self, name: str, shape: Sequence[int | str]) -> str:
-        """Declare a float32 input."""
-        self._inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
-        return name
-
-    def output(self, name: str, shape: Sequence[int | str]) -> None:
-        """Declare a float32 output."""
-        self._outputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
-
-    @property
-    def changed(self) -> bool:
-        """Whether anything was added."""
-        return bool(self._new)
-
-    def done(self, *, without: Sequence[str] = ()) -> OnnxGraph:
-        """Return the changed graph, in execution order; `without`: declared inputs and outputs to leave out."""
-        graph = self.graph
-        nodes = [node for node in graph.nodes if id(node) not in self._removed] + self._new
-        inputs = (*(each for each in graph.inputs if each.name not in without), *self._inputs)
-        outputs = (*(each for each in graph.outputs if each.name not in without), *self._outputs)
-        constants = {**graph.constants, **self._constants}
-        known = {"", *constants, *(each.name for each in inputs)}
-        ordered = tuple(_in_order(nodes, known))
-        return replace(graph, nodes=ordered, constants=constants, inputs=inputs, outputs=outputs).pruned()
-
-    def _name(self) -> str:
-        return f"{self._prefix}.{next(self._numbers)}"
-
-
-def _sizes(declared: Any) -> Any:
+def sizes_of(declared: Any) -> Any:
+    """Return the axes of a declared input or output."""
     return declared.type.tensor_type.shape.dim
-
-
-def _in_order(nodes: Sequence[Node], known: set[str]) -> Iterator[Node]:
-    """Yield the nodes so that each follows those whose outputs it reads, without those that read unknown values."""
-    waiting: dict[str, list[int]] = {}
-    missing = []
-    ready = []
-    for place, node in enumerate(nodes):
-        needs = {name for name in node.inputs if name not in known}
-        missing.append(len(needs))
-        for name in needs:
-            waiting.setdefault(name, []).append(place)
-        if not needs:
-            ready.append(place)
-    for place in ready:  # grows while it is read
-        yield nodes[place]
-        for name in nodes[place].outputs:
-            for reader in waiting.get(name, ()):
-                missing[reader] -= 1
-                if not missing[reader]:
-                    ready.append(reader)

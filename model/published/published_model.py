@@ -7,27 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import onnxruntime
 
 from model.ctc.tokens import Tokens
+from model.errors import PublishedModelError
 from model.facts import ModelFacts
 from model.machine.device import Device
 from model.machine.precision import resolve_device
+from model.published.compiled.compiling import Verdict, compiled_network
+from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.contracts import Contract
 from model.published.features import windows_of
-from model.published.files import INT8, PublishedFiles, find_files
+from model.published.files import INT8, PublishedFiles, Rewriting, find_files
 from model.published.metadata import THREADS, Graph
 from model.published.reading import Search, contract_for, description_of, network_of, symbols_and_search
-from model.published.rewriting.verdicts import Rewriting, Verdict
+from model.published.scales import FILE, Scales
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows, why_undivided
 from model.published.timing import PublishedDescription
 from model.published.transducer import Recurrent
-
-if TYPE_CHECKING:
-    from model.published.compiled.slots import CompiledSlots, CompiledStep
-    from model.published.rewriting.rewriting import Rewritten
-    from model.published.scales import Scales
 
 LARGEST_BATCH = 32
 """Most rows of a batch for each thread: larger batches gain little and delay every stream."""
@@ -48,9 +47,9 @@ class PublishedModel:
     result_shape: tuple[int, ...]
     least_rows: int
     transducer: Search | None
-    rewrites: tuple[Verdict, ...] = ()
-    scales: Scales | None = None  # of the products in 8-bit integers
+    verdict: Verdict | None = None  # on the compiled step; None if none was tried
     compiled: CompiledStep | None = None  # runs instead of the graph
+    scales: Scales | None = None  # of the compiled step's products in 8-bit integers
     threads: int = THREADS  # of a step
     undivided: str = ""  # why a step has one thread though more were asked for
 
@@ -66,144 +65,75 @@ class PublishedModel:
     ) -> PublishedModel:
         """Load a folder, or one of its graphs, in the format of sherpa-onnx.
 
-        On a CPU, its graph or encoder is rewritten, and its products are in 8-bit integers if the folder has scales for
-        them and the precision is `auto` or `int8`. `threads`: most of a step. Raises: PublishedModelError.
+        On a CPU its products are in 8-bit integers if the folder has scales for them and the precision is `auto` or
+        `int8`. `threads`: most of a step. Raises: PublishedModelError.
         """
         place = _device(device)
         scales = None
         if place.type == "cpu" and precision != "fp32" and not path.name.endswith(INT8):
-            from model.published.scales import Scales
-
             scales = Scales.read(path if path.is_dir() else path.parent)
-        if scales is None:
-            return cls.load_with_source(find_files(path, precision), place, rewriting)[0].with_threads(threads)
-        files = find_files(path, "fp32")
-        model = cls.load_compiled(files, scales, place) if rewriting == "auto" else None
-        if model is None:
-            floats, found = cls.load_with_source(files, place, rewriting, from_integers=True)
-            model = floats.quantized(found, scales)
+        files = find_files(path, precision if scales is None else "fp32")
+        model = cls.of(files, place, scales=scales, rewriting=rewriting, in_floats=scales is not None)
         return model.with_threads(threads)
 
     @classmethod
-    def load_compiled(cls, files: PublishedFiles, scales: Scales, place: Device) -> PublishedModel | None:
-        """Return the model with its compiled step, without a session of its network.
+    def of(
+        cls,
+        files: PublishedFiles,
+        place: Device,
+        *,
+        scales: Scales | None = None,
+        rewriting: Rewriting = "auto",
+        in_floats: bool = False,
+    ) -> PublishedModel:
+        """Load files: with a compiled step if there is one, on a CPU, else the graph as published.
 
-        None if it has no compiled step, or none that is known to give what the graph gives.
-        Raises: PublishedModelError.
+        `in_floats`: the weights of a released file in 8 bits are read as floats; it needs a compiled step, as `scales`
+        do. Raises: PublishedModelError.
         """
-        from model.published.compiled.compiling import digest_of, verified_before
-
-        found = verified_before(files, scales)
-        if found is None:
-            return None
+        digest = files.digest()
+        if scales is not None:
+            scales.check(digest)
+        in_floats = in_floats and files.network.name.endswith(INT8)
+        network, verdict = None, None
+        if place.type == "cpu" and rewriting == "auto":
+            network, verdict = compiled_network(files, digest, in_floats=in_floats)
+        if network is None and (in_floats or scales is not None):
+            reason = "TUTTI_GRAPH_REWRITING=off" if verdict is None else verdict.reason
+            raise PublishedModelError(
+                f"{files.network.name} has no compiled step ({reason}), which {FILE} is for; use --precision fp32"
+            )
         graphs = {
-            role: Graph.load(file, device=place.type) for role, file in files.graphs.items() if role != found.role
+            role: network.graph if network is not None and path == files.network else Graph.load(path, place.type)
+            for role, path in files.graphs.items()
         }
-        graphs[found.role] = found.graph
         contract = contract_for(graphs)
-        frames, width = found.step.result_shape
+        if network is None:
+            step, graph = None, network_of(graphs)
+            shape = check_graph(graph, contract)
+            least = least_rows(graph, contract, shape)
+            width, frames = shape if contract.kind == "nemo-transducer" else shape[::-1]
+        else:
+            step, graph = network.step(scales), network.graph
+            shape, least = step.result_shape, 1
+            frames, width = shape
+            digest = (Scales(digest, {}, {}) if scales is None else scales).digest
         tokens, transducer = symbols_and_search(graphs, files, contract, width)
-        digest = digest_of(scales)
         return cls(
             config=description_of(files, contract, frames, digest),
             tokens=tokens,
             digest=digest,
-            precision="int8",
-            device=place,
-            files=files,
-            contract=contract,
-            graph=found.graph,
-            result_shape=found.step.result_shape,
-            least_rows=1,
-            transducer=transducer,
-            rewrites=(found.verdict,),
-            scales=scales,
-            compiled=found.step,
-        )
-
-    @classmethod
-    def load_with_source(
-        cls, files: PublishedFiles, place: Device, rewriting: Rewriting = "auto", *, from_integers: bool = False
-    ) -> tuple[PublishedModel, Rewritten]:
-        """Load files, and return the rewritten graph as well. Raises: PublishedModelError.
-
-        `from_integers`: the graph or encoder is run in floats if its file is in 8 bits.
-        """
-        # with onnx, which other models do not need
-        from model.published.rewriting.rewriting import in_floats, rewritten
-        from model.published.rewriting.verification import speech_windows
-
-        graphs = {role: Graph.load(file, device=place.type) for role, file in files.graphs.items()}
-        from_integers = from_integers and files.precision == "int8"
-        if from_integers:
-            role = "model" if "model" in graphs else "encoder"
-            graphs[role] = in_floats(graphs[role])
-        graph, contract = network_of(graphs), contract_for(graphs)
-        shape = check_graph(graph, contract)
-        width, frames = shape if contract.kind == "nemo-transducer" else shape[::-1]
-        tokens, transducer = symbols_and_search(graphs, files, contract, width)
-        digest = files.digest()
-        description = description_of(files, contract, frames, digest)
-        found = rewritten(
-            graph,
-            contract,
-            shape,
-            lambda: speech_windows(description, contract.fbank),
-            rewriting=rewriting if place.type == "cpu" else "off",
-            digest=digest,
-            from_integers=from_integers,
-        )
-        graph, contract, digest = found.graph, found.contract, found.digest(digest)
-        model = cls(
-            config=replace(description, version=digest[:12]),
-            tokens=tokens,
-            digest=digest,
-            precision="fp32" if from_integers else files.precision,
+            precision="int8" if scales is not None else "fp32" if in_floats else files.precision,
             device=place,
             files=files,
             contract=contract,
             graph=graph,
             result_shape=shape,
-            least_rows=least_rows(graph, contract, shape),
+            least_rows=least,
             transducer=transducer,
-            rewrites=found.verdicts,
-        )
-        return model, found
-
-    def quantized(self, found: Rewritten, scales: Scales) -> PublishedModel:
-        """Return the model with products in 8-bit integers, from its rewritten graph. Raises: PublishedModelError.
-
-        If its kind has a compiled step that gives what the graph gives, that runs.
-        """
-        from model.published.compiled.compiling import compile_step, digest_of
-        from model.published.rewriting.verification import speech_windows
-
-        source = scales.applied(found.source, self.digest)
-        graph = Graph.of(self.graph.path, source.proto().SerializeToString())
-        model = replace(
-            self,
-            config=replace(self.config, version=scales.digest[:12]),
-            digest=scales.digest,
-            precision="int8",
-            scales=scales,
-            graph=graph,
-            least_rows=least_rows(graph, self.contract, self.result_shape),
-        )
-        step, verdict = compile_step(
-            found, graph, scales, self.result_shape, lambda: speech_windows(self.config, self.contract.fbank)
-        )
-        model = replace(model, rewrites=(*self.rewrites, verdict))
-        if step is None:
-            return model
-        digest = digest_of(scales)
-        return replace(
-            model,
-            config=replace(self.config, version=digest[:12]),
-            digest=digest,
-            graph=graph.closed(),
-            result_shape=step.result_shape,
-            least_rows=1,
+            verdict=verdict,
             compiled=step,
+            scales=scales,
         )
 
     def with_threads(self, threads: int) -> PublishedModel:
@@ -227,7 +157,7 @@ class PublishedModel:
             self.device,
             self.tokens,
             transducer=self.transducer is not None,
-            one_row=self.contract.one_row,
+            one_row=self.contract.one_row and self.compiled is None,
             undivided=self.undivided,
         )
 
@@ -267,8 +197,6 @@ class PublishedModel:
 
     def _network(self, capacity: int, largest: int, *, least: int) -> GraphSlots | CompiledSlots:
         if self.compiled is not None:
-            from model.published.compiled.slots import CompiledSlots
-
             return CompiledSlots(self.compiled, capacity=capacity, threads=self.threads)
         return GraphSlots(
             self.graph,
@@ -283,7 +211,5 @@ class PublishedModel:
 
 def _device(asked: str) -> Device:
     if asked == "auto":
-        import onnxruntime
-
         return Device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
     return resolve_device(asked)

@@ -1,8 +1,7 @@
 """States of a graph's streams in slots: a row of bytes per slot, gathered into batched tensors with any batch axis.
 
 A stream's part of a tensor is `outer` pieces of `inner` bytes along the batch axis. In the slot the pieces are
-contiguous, in the tensor they are one batch apart. One compiled call copies all tensors of all rows. Of a cache of
-frames the graph returns the new ones alone; they replace the oldest ones in the slot, which holds a ring.
+contiguous, in the tensor they are one batch apart. One compiled call copies all tensors of all rows.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ class StateTensor:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     axis: int = 0
-    appended: int = 0  # new frames, on the axis after the batch, that a graph returns; 0: it returns the whole state
 
     @property
     def size(self) -> int:
@@ -45,10 +43,6 @@ class StateTensor:
         """Return the shape for a batch of this many rows."""
         return (*self.shape[: self.axis], rows, *self.shape[self.axis :])
 
-    def returned(self, rows: int) -> tuple[int, ...]:
-        """Return the shape of what a graph returns for a batch of this many rows."""
-        return (rows, self.appended, *self.shape[1:]) if self.appended else self.batched(rows)
-
 
 class SlotStates:
     """The slots: a row of bytes for each stream."""
@@ -57,14 +51,10 @@ class SlotStates:
         self.tensors = tuple(tensors)
         sizes = [tensor.size for tensor in self.tensors]
         self.starts = np.cumsum([0, *sizes]).tolist()
-        self._slot_bytes = int(self.starts[-1])
-        self._rings = any(tensor.appended for tensor in self.tensors)
-        self.steps = np.zeros(capacity, np.int64)  # of each slot, for the place of the oldest frame
-        self.state_bytes = self._slot_bytes + (self.steps.itemsize if self._rings else 0)
-        pieces = [each.size // max(1, each.outer) for each in self.tensors]
-        widths = [tensor.size // tensor.shape[0] for tensor in self.tensors if tensor.appended]  # of a ring's frames
-        unit = np.dtype(f"u{math.gcd(8, *self.starts, *pieces, *widths)}")  # unit of copies
-        self.units = np.zeros((capacity, max(1, self._slot_bytes // unit.itemsize)), unit)
+        self.state_bytes = int(self.starts[-1])
+        pieces = [tensor.size // max(1, tensor.outer) for tensor in self.tensors]
+        unit = np.dtype(f"u{math.gcd(8, *self.starts, *pieces)}")  # unit of copies
+        self.units = np.zeros((capacity, max(1, self.state_bytes // unit.itemsize)), unit)
         self._slab: Bytes = self.units.view(np.uint8)
 
     def batched(self, largest: int) -> BatchedStates:
@@ -74,18 +64,14 @@ class SlotStates:
     def reset(self, slot: int) -> None:
         """Set the slot's state to that of a new stream."""
         self._slab[slot] = 0
-        self.steps[slot] = 0
 
     def export(self, slot: int) -> bytes:
         """Return a copy of a slot's state."""
-        state = self._slab[slot, : self._slot_bytes].tobytes()
-        return state + self.steps[slot].tobytes() if self._rings else state
+        return self._slab[slot, : self.state_bytes].tobytes()
 
     def restore(self, slot: int, state: bytes) -> None:
         """Overwrite a slot's state."""
-        self._slab[slot, : self._slot_bytes] = np.frombuffer(state[: self._slot_bytes], np.uint8)
-        if self._rings:
-            self.steps[slot] = np.frombuffer(state[self._slot_bytes :], np.int64)[0]
+        self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
 
 
 class BatchedStates:
@@ -104,92 +90,63 @@ class BatchedStates:
                 arena // unit.itemsize,
                 tensor.outer,
                 tensor.size // max(1, tensor.outer) // unit.itemsize,
-                *_frames(tensor),
             )
             for tensor, start, arena in zip(self.tensors, slots.starts[:-1], self._arenas[:-1], strict=True)
         ]
-        self._table = np.array(table, np.int64).reshape(-1, 6)
+        self._table = np.array(table, np.int64).reshape(-1, 4)
 
     def before(self, rows: int) -> list[NDArray[Any]]:
         """Tensors for a batch of this many rows, filled by `gather`; always the same memory."""
-        return self._views(self._before, [tensor.batched(rows) for tensor in self.tensors])
+        return self._views(self._before, rows)
 
     def after(self, rows: int) -> list[NDArray[Any]]:
         """Tensors for a batch of this many rows, read by `scatter`; always the same memory."""
-        return self._views(self._after, [tensor.returned(rows) for tensor in self.tensors])
+        return self._views(self._after, rows)
 
     def gather(self, slots: NDArray[np.int64]) -> None:
         """Copy the states of these slots into `before`."""
         if self._slots.state_bytes:
-            gather_rows(self._slots.units, self._slots.steps, slots, self._before_units, self._table)
+            gather_rows(self._slots.units, slots, self._before_units, self._table)
 
     def scatter(self, slots: NDArray[np.int64], rows: int) -> None:
         """Copy the first rows of `after`, a batch of `rows` rows, to these slots; other rows are padding."""
         if self._slots.state_bytes:
-            scatter_rows(self._slots.units, self._slots.steps, slots, self._after_units, self._table, rows)
+            scatter_rows(self._slots.units, slots, self._after_units, self._table, rows)
 
-    def _views(self, arena: Bytes, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[Any]]:
+    def _views(self, arena: Bytes, rows: int) -> list[NDArray[Any]]:
         return [
-            arena[start : start + math.prod(shape) * tensor.dtype.itemsize].view(tensor.dtype).reshape(shape)
-            for start, tensor, shape in zip(self._arenas, self.tensors, shapes, strict=False)
+            arena[start : start + tensor.size * rows].view(tensor.dtype).reshape(tensor.batched(rows))
+            for start, tensor in zip(self._arenas, self.tensors, strict=False)
         ]
 
 
-def _frames(tensor: StateTensor) -> tuple[int, int]:
-    """Return the number of frames of a ring, and of those that a step adds; 0, 0 for other states."""
-    return (tensor.shape[0], tensor.appended) if tensor.appended else (0, 0)
-
-
 @entry_point
-def gather_rows(
-    slab: Units, steps: NDArray[np.int64], slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64]
-) -> None:
+def gather_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64]) -> None:
     """Copy the rows of `slots` in slab (capacity, units) to an arena of batched tensors.
 
-    A row of `table` is a tensor: its start in a slot and in the arena, number of pieces, their length in units, and of
-    a ring the number of frames and of those that a step adds. `steps` (capacity,) counts the steps of each slot.
+    A row of `table` is a tensor: its start in a slot and in the arena, number of pieces, their length in units.
     """
     rows = len(slots)
     for number in range(len(table)):
-        start, first, outer, inner, frames, appended = table[number]
+        start, first, outer, inner = table[number]
         for row in range(rows):
             slot = slots[row]
             for piece in range(outer):
-                here = start + piece * inner
-                there = first + (piece * rows + row) * inner
-                oldest = 0
-                if frames:
-                    oldest = steps[slot] * appended % frames * (inner // frames)
-                for at in range(inner - oldest):
-                    arena[there + at] = slab[slot, here + oldest + at]
-                for at in range(oldest):
-                    arena[there + inner - oldest + at] = slab[slot, here + at]
+                source = start + piece * inner
+                target = first + (piece * rows + row) * inner
+                for at in range(inner):
+                    arena[target + at] = slab[slot, source + at]
 
 
 @entry_point
-def scatter_rows(  # noqa: PLR0917  compiled functions are called by position
-    slab: Units, steps: NDArray[np.int64], slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64], rows: int
-) -> None:
-    """Copy the first rows of an arena of tensors with `rows` rows to `slots`, the inverse of `gather_rows`.
-
-    The new frames of a ring replace its oldest ones. Counts a step of each slot.
-    """
+def scatter_rows(slab: Units, slots: NDArray[np.int64], arena: Units, table: NDArray[np.int64], rows: int) -> None:
+    """Copy the first rows of an arena of tensors with `rows` rows to `slots`, the inverse of `gather_rows`."""
     for number in range(len(table)):
-        start, first, outer, inner, frames, appended = table[number]
+        start, first, outer, inner = table[number]
         for row in range(len(slots)):
             slot = slots[row]
-            if frames:
-                width = inner // frames
-                for frame in range(appended):
-                    here = start + (steps[slot] * appended + frame) % frames * width
-                    there = first + (row * appended + frame) * width
-                    for at in range(width):
-                        slab[slot, here + at] = arena[there + at]
-                continue
             for piece in range(outer):
-                here = start + piece * inner
-                there = first + (piece * rows + row) * inner
+                target = start + piece * inner
+                source = first + (piece * rows + row) * inner
                 for at in range(inner):
-                    slab[slot, here + at] = arena[there + at]
-    for row in range(len(slots)):
-        steps[slots[row]] += 1
+                    slab[slot, target + at] = arena[source + at]

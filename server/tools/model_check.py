@@ -22,7 +22,6 @@ from model.ctc.words import joined
 from model.decoder import decoder_of
 from model.facts import AcousticModel
 from model.published.published_model import PublishedModel
-from model.published.rewriting.verdicts import Verdict
 from model.published.rows import SIZES, check_rows, tokens_of
 from server.audio.formats import AudioForm, Encoding
 from server.audio.pcm import downmix
@@ -71,7 +70,7 @@ def check(asked: Asked, settings: Settings) -> Document:
         "model": _facts(model, published, asked.model or SHIPPED) | {"load_s": round(load_s, 2)},
         "rows": rows,
         "speed": _speed(model, settings),
-        **({} if published is None else _rewriting(published, asked, settings)),
+        **({} if published is None else _compiled(published, asked, settings)),
         **({} if audio is None else {"audio": audio}),
         "wrong": wrong,
         "ok": not wrong,
@@ -134,12 +133,15 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     }
 
 
-def _rewriting(model: PublishedModel, asked: Asked, settings: Settings) -> Document:
-    """Describe the rewrites of a published graph, its batch times as published, and its scales of 8-bit integers."""
-    if not model.rewrites:
+def _compiled(model: PublishedModel, asked: Asked, settings: Settings) -> Document:
+    """Describe the compiled step of a published model, its scales, and the batch times of the graph as published."""
+    if model.verdict is None:
         return {}
-    found: Document = {"rewrites": [_verdict(rewrite) for rewrite in model.rewrites]}
-    if any(rewrite.applied for rewrite in model.rewrites):
+    largest = model.verdict.largest_difference  # JSON has no infinity: None
+    document: Document = {
+        "compiled_step": asdict(model.verdict) | {"largest_difference": largest if math.isfinite(largest) else None}
+    }
+    if model.compiled is not None:
         path = asked.model or model.files.folder
         precision = "fp32" if model.scales is not None else asked.precision
         published = PublishedModel.load(
@@ -148,16 +150,10 @@ def _rewriting(model: PublishedModel, asked: Asked, settings: Settings) -> Docum
         slots = published.slots(capacity=COMPARED[-1], largest=min(COMPARED[-1], settings.max_batch))
         batch_s = Stepper(slots).warm_up(time.perf_counter)
         shown = {rows: round(1_000 * batch_s[rows], 3) for rows in COMPARED if rows in batch_s}
-        found["as_published"] = {"precision": published.precision, "batch_ms": shown}
+        document["as_published"] = {"precision": published.precision, "batch_ms": shown}
     if model.scales is not None:
-        found["int8"] = {**model.scales.report, "left_out": list(model.scales.left_out)}
-    return found
-
-
-def _verdict(verdict: Verdict) -> Document:
-    """Return a verdict as a document; JSON has no infinity, so a difference that is not finite is None."""
-    finite = math.isfinite(verdict.largest_difference)
-    return asdict(verdict) | {"largest_difference": verdict.largest_difference if finite else None}
+        document["int8"] = {**model.scales.report, "left_out": list(model.scales.left_out)}
+    return document
 
 
 def _recognized(model: AcousticModel, published: PublishedModel | None, path: Path) -> Document:

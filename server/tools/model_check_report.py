@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from model.published.rewriting.verdicts import COMPILED_STEP
-
 Document = dict[str, Any]
 MB = 1e6
 NAME_WIDTH = 16
@@ -15,7 +13,7 @@ NAME_WIDTH = 16
 def lines(document: Document) -> Iterator[str]:
     """Yield all lines, problems last."""
     rows = [*_facts(document["model"]), *_rows(document["rows"]), *_speed(document["speed"])]
-    rows += _rewriting(document)
+    rows += _compiled(document)
     if "audio" in document:
         rows += _audio(document["audio"])
     yield from (f"{name:{NAME_WIDTH}} {text}" for name, text in rows)
@@ -77,18 +75,14 @@ def _speed(speed: Document) -> Iterator[tuple[str, str]]:
     yield "live streams", f"about {speed['live_streams']} on this machine {objective}, by the server's estimate"
 
 
-def _rewriting(document: Document) -> Iterator[tuple[str, str]]:
-    name = "rewriting"
-    for each in document.get("rewrites", ()):
-        yield name, f"{each['name']}: {_verdict(each)}"
-        name = ""
+def _compiled(document: Document) -> Iterator[tuple[str, str]]:
+    name = "compiled step"
+    if "compiled_step" in document:
+        yield name, _verdict(document["compiled_step"])
     if "as_published" in document:
-        form = "rewritten, in 8-bit integers" if "int8" in document else "rewritten"
-        if any(each["name"] == COMPILED_STEP and each["applied"] for each in document["rewrites"]):
-            form = "compiled"
         now = document["speed"]["batch_ms"]
         for rows, milliseconds in document["as_published"]["batch_ms"].items():
-            yield name, f"batch of {rows}: {milliseconds:.1f} ms as published, {now[rows]:.1f} ms {form}"
+            yield "", f"batch of {rows}: {milliseconds:.1f} ms as published, {now[rows]:.1f} ms compiled"
     if "int8" in document:
         yield from _int8(document["int8"])
 
@@ -97,9 +91,9 @@ def _verdict(verdict: Document) -> str:
     largest = verdict["largest_difference"]
     difference = "not finite" if largest is None else f"{largest:.1e}" if largest else "0"
     if verdict["applied"]:
-        return "keeps every bit" if verdict["exact"] else f"rounds, largest difference {difference}"
+        return f"runs, largest difference {difference} in floats"
     shown = f"; largest difference {difference}" if largest is None or largest > 0 else ""
-    return f"not applied: {verdict['reason']}{shown}"
+    return f"none: {verdict['reason']}{shown}"
 
 
 def _int8(report: Document) -> Iterator[tuple[str, str]]:

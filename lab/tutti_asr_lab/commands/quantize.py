@@ -103,14 +103,14 @@ def _quantize_published(path: Path, audio: list[Path], manifests: list[Path], *,
 
     try:
         rewriting = settings_from({}).graph_rewriting
-        model, found = load_floats(path, rewriting)
+        model, network = load_floats(path, rewriting)
         rate = model.config.sample_rate
         read = RecordingReader(lambda text: typer.echo(text, err=True))
         spoken = [Spoken(read(each, rate)) for each in recordings_of(audio)]
         utterances = read_manifests(manifests) if manifests else []
         check_audio(utterances)
         spoken += [Spoken(read_pcm(utterance.audio, rate), utterance.text) for utterance in utterances]
-        quantized = quantize(model, found, spoken, typer.echo)
+        quantized = quantize(model, network, spoken, typer.echo)
     except (ModelError, BadInput, AudioError) as error:
         fail(error)
     report = quantized.report

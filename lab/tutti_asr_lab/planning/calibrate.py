@@ -25,7 +25,7 @@ from model.acoustic import load_model
 from model.decoder import DecoderName, resolve_decoder
 from model.facts import AcousticModel
 from model.machine.runtime import shorten_switches
-from model.published.rewriting.verdicts import Rewriting
+from model.published.files import Rewriting
 from tutti_asr_lab.planning import loopback
 from tutti_asr_lab.simulation.calibration import Calibration, Interference, Overheads, Provenance, Spread, Spreads
 from tutti_asr_lab.simulation.service_table import ServiceTable

@@ -1,42 +1,49 @@
-"""The compiled step of a published model: for which kinds there is one, and whether its results match the graph's.
+"""The compiled step of a published model: for which kinds there is one, and whether its results are the graph's.
 
-Both differ from the graph in floats by the noise of 8-bit products; that of the step must not be worse.
+At the first load the step is compared with the graph in ONNX Runtime over speech, in floats: it differs by the order
+of sums alone. With scales it has the same structure, and exact sums of 8-bit integers. The verdict is cached with the
+graph, so that later loads need no session of the network.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import onnx
+import onnxruntime
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
+from model.lm.cache import cache_dirs
 from model.machine.compiled import source_digest
+from model.machine.instructions import instruction_set
 from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.network import Zipformer2Network
-from model.published.contracts import Contract
+from model.published.contracts import Contract, expected_inputs
 from model.published.dequantized import dequantized
+from model.published.features import windows_of
 from model.published.files import PublishedFiles
-from model.published.metadata import Graph
-from model.published.onnx_graph import OnnxGraph
-from model.published.products import digest_of_weights
-from model.published.reading import contract_of_network
-from model.published.rewriting.rewriting import Rewritten, places_of, read_graph
-from model.published.rewriting.verdicts import COMPILED_STEP, Verdict, cached, keep
-from model.published.scales import Scales
-from model.published.stepping import GraphSlots
+from model.published.metadata import Graph, GraphInput
+from model.published.onnx_graph import OnnxGraph, sizes_of
+from model.published.reading import contract_of_network, description_of
+from model.published.rows import speech
+from model.published.scales import Scales, digest_of_weights
+from model.published.stepping import GraphSlots, check_graph
 
-VERSION = 1  # of the compiled steps: part of the digest of a model that has one, and of the cache
-WORSE = 2.0
-"""Most noise of a compiled step in relation to that of the graph with the same products in 8-bit integers: both round
-the same numbers, some of them to another byte, so they differ, but neither should be worse."""
-LEAST_NOISE = 1e-6  # of the signal's energy: that of another order of sums in floats
+LARGEST_BYTES = 1 << 30  # of a graph: beyond, a copy in memory could exceed the 2 GiB of a message
+ROWS, WINDOWS = 3, 6  # of speech that are compared
+MOST_NOISE = 1e-4
+"""Most energy of the difference to the graph, in relation to its results. Another order of sums in floats gives 1e-12
+for a FastConformer, and up to 1e-5 for a Zipformer of random weights, which amplifies it from layer to layer."""
 
 
 class CompiledNetwork(Protocol):
@@ -65,92 +72,126 @@ READERS: Mapping[str, Reader] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """A compiled step with the graph that it computes, without a session, and the verdict that it gives the same."""
+class Verdict:
+    """Whether a compiled step runs instead of the graph, or why not."""
 
-    role: str
+    applied: bool
+    reason: str = ""
+    largest_difference: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedNetwork:
+    """The network of a model, read from its file: the graph without a session, its operations in floats, its layers."""
+
     graph: Graph
-    step: CompiledStep
-    verdict: Verdict
+    source: OnnxGraph
+    contract: Contract
+    compiled: CompiledNetwork
+
+    @classmethod
+    def read(cls, files: PublishedFiles, *, in_floats: bool = False) -> PublishedNetwork:
+        """Read the network. Raises: PublishedModelError or ValueError with the reason why it has no compiled step.
+
+        `in_floats`: of a released file in 8 bits, its weights in floats.
+        """
+        path = files.network
+        if path.stat().st_size > LARGEST_BYTES:
+            raise PublishedModelError("it is larger than 1 GiB")
+        graph, source = _described(path)
+        source = dequantized(source) if in_floats else source
+        if any(node.op in {"DynamicQuantizeLinear", "QuantizeLinear"} for node in source.nodes):
+            raise PublishedModelError("it is quantized")
+        contract = contract_of_network(graph, encoder="encoder" in files.graphs)
+        if contract.kind not in READERS:
+            raise PublishedModelError(f"there is none for {contract.kind}")
+        source = source.with_sizes([shape for _, shape in expected_inputs(contract)])
+        return cls(graph, source, contract, READERS[contract.kind](source, graph, contract))
+
+    def step(self, scales: Scales | None = None) -> CompiledStep:
+        """Return the step: in floats, or with the products of `scales` in 8-bit integers. Raises: ValueError."""
+        by_weights = {} if scales is None else scales.by_weights
+        return self.compiled.step(
+            [
+                replace(linear, scale=by_weights.get(digest_of_weights(linear.weight)))
+                for linear in self.compiled.linears
+            ]
+        )
+
+    def compared(self, files: PublishedFiles) -> Verdict:
+        """Compare the step in floats with the graph over speech."""
+        step, contract = self.step(), self.contract
+        published = Graph.of(files.network, self.source.proto().SerializeToString())
+        shape = check_graph(published, contract)
+        windows = speech_windows(files, contract, frames=step.result_shape[0])
+        expected = results_of(GraphSlots(published, contract, shape, capacity=ROWS, largest=ROWS), windows)
+        results = results_of(CompiledSlots(step, capacity=ROWS), windows)
+        if results.shape != expected.shape:  # frames come first
+            results = results.swapaxes(-1, -2)
+        noise = noise_of(expected, results)
+        close = noise <= MOST_NOISE  # false for results that are not finite
+        reason = "" if close else f"its signal-to-noise ratio to the graph is {decibels(noise):.1f} dB"
+        return Verdict(close, reason, float(np.abs(expected - results).max()))
 
 
-def digest_of(scales: Scales) -> str:
-    """Return the digest of a model with a compiled step. It identifies tickets."""
-    listed = sorted(f"{weights} {scale.step!r} {scale.zero}" for weights, scale in scales.by_weights.items())
-    return hashlib.sha256("\n".join((scales.files, str(VERSION), *listed)).encode()).hexdigest()
+def compiled_network(files: PublishedFiles, digest: str, *, in_floats: bool) -> tuple[PublishedNetwork | None, Verdict]:
+    """Return the network of a model if its compiled step gives what the graph gives, else None, and the verdict.
 
-
-def compile_step(
-    found: Rewritten, integers: Graph, scales: Scales, shape: tuple[int, ...], windows: Callable[[], NDArray[Any]]
-) -> tuple[CompiledStep | None, Verdict]:
-    """Return the compiled step of a rewritten graph, None if it has none, and the verdict, which is kept.
-
-    `integers`: the graph with the products of `scales` in 8-bit integers. `shape`: of one stream's results. `windows`:
-    feature windows (W, B, …) of speech, of which the results are compared; needed if no verdict is kept.
+    `digest`: of the files.
     """
+    parts = digest, source_digest(), onnxruntime.__version__, instruction_set(), str(in_floats)
+    name = f"{files.network.name}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.compiled.json"
+    places = [folder / name for folder in cache_dirs(files.network)]
+    verdict = _cached(places)
+    if verdict is not None and not verdict.applied:
+        return None, verdict
     try:
-        step = _step(read_graph(integers.path, found.published, from_integers=True), integers, found.published, scales)
-    except (PublishedModelError, ValueError) as error:
-        return None, Verdict(COMPILED_STEP, exact=False, applied=False, reason=str(error))
-    places = _places(integers.path, scales)
-    known = cached(places)
-    if known is None:
-        known = (_verified(found, integers, step, shape, windows()),)
-        keep(places, known)
-    return step if known[0].applied else None, known[0]
+        network = PublishedNetwork.read(files, in_floats=in_floats)
+        if verdict is None:
+            verdict = network.compared(files)
+            _keep(places, verdict)
+    except Exception as error:  # noqa: BLE001  of protobuf and ONNX Runtime, whose errors have no type of their own
+        return None, Verdict(False, (str(error).strip() or type(error).__name__).splitlines()[0])
+    return network if verdict.applied else None, verdict
 
 
-def verified_before(files: PublishedFiles, scales: Scales) -> Compiled | None:
-    """Return the compiled step of a model, if a verdict is kept that it gives what the graph gives; else None."""
-    role, path = next((role, path) for role, path in files.graphs.items() if role in {"model", "encoder"})
-    known = cached(_places(path, scales))
-    if known is None or not known[0].applied or scales.files != files.digest():
-        return None
-    try:
-        graph, source = Graph.described(path)
-        contract = contract_of_network(graph, encoder=role == "encoder")
-        return Compiled(role, graph, _step(dequantized(source), graph, contract, scales), known[0])
-    except (PublishedModelError, ValueError):
-        return None
-
-
-def _places(path: Path, scales: Scales) -> list[Path]:
-    """Return the files in which a verdict may be kept; it holds for the code that was compared."""
-    return places_of(path, "compiled", f"{digest_of(scales)} {source_digest()}")
-
-
-def _step(source: OnnxGraph, graph: Graph, contract: Contract, scales: Scales) -> CompiledStep:
-    """Return the step of a published graph. Raises: PublishedModelError or ValueError with the reason why not."""
-    reader = READERS.get(contract.kind)
-    if reader is None:
-        raise PublishedModelError(f"there is none for {contract.kind}")
-    network = reader(source, graph, contract)
-    by_weights = scales.by_weights
-    return network.step(
-        [replace(linear, scale=by_weights.get(digest_of_weights(linear.weight))) for linear in network.linears]
+def _described(path: Path) -> tuple[Graph, OnnxGraph]:
+    """Read a graph without a session, and its operations."""
+    model = onnx.load(path, load_external_data=False)
+    if any(each.data_location == onnx.TensorProto.EXTERNAL for each in model.graph.initializer):
+        raise PublishedModelError("its weights are in a file of their own")
+    source = OnnxGraph.read(model)
+    inputs = tuple(
+        GraphInput(each.name, "", tuple(axis.dim_value or axis.dim_param or None for axis in sizes_of(each)))
+        for each in source.inputs
     )
+    return Graph(path, None, source.metadata, inputs, source.output_names), source
 
 
-def _verified(
-    found: Rewritten, integers: Graph, step: CompiledStep, shape: tuple[int, ...], windows: NDArray[Any]
-) -> Verdict:
-    """Compare a compiled step with the graph over windows (W, B, …)."""
-    rows = windows.shape[1]
-    floats, expected = (
-        results_of(GraphSlots(graph, found.contract, shape, capacity=rows, largest=rows), windows)
-        for graph in (found.graph, integers)
-    )
-    results = results_of(CompiledSlots(step, capacity=rows), windows)
-    if results.shape != floats.shape:  # frames come first
-        results = results.swapaxes(-1, -2)
-    reason = rejection_reason(floats, expected, results)
-    return Verdict(
-        COMPILED_STEP, exact=False, applied=not reason, reason=reason, largest_difference=_largest(expected, results)
-    )
+def _cached(places: Sequence[Path]) -> Verdict | None:
+    """Read the first valid verdict; None if there is none."""
+    for place in places:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return Verdict(**json.loads(place.read_text()))
+    return None
 
 
-def _largest(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
-    return float(np.abs(one - other).max())
+def _keep(places: Sequence[Path], verdict: Verdict) -> None:
+    """Write a verdict at the first writable place, if there is one."""
+    for place in places:
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(asdict(verdict)))
+            return
+
+
+def speech_windows(files: PublishedFiles, contract: Contract, *, frames: int) -> NDArray[Any]:
+    """Return windows (WINDOWS, ROWS, …) of a recording, a different stretch in each row; `frames`: of a result."""
+    description = description_of(files, contract, frames, "")
+    audio = speech(description, ROWS, WINDOWS)
+    streams = windows_of(description, contract.fbank, capacity=ROWS)
+    steps = [streams.push(np.arange(ROWS), audio[:, step]) for step in range(audio.shape[1])]
+    return np.stack([windows for ready, windows in steps if len(ready) == ROWS])
 
 
 class Steps(Protocol):
@@ -175,16 +216,3 @@ def noise_of(reference: NDArray[np.float32], results: NDArray[np.float32]) -> fl
 def decibels(noise: float) -> float:
     """Signal-to-noise ratio of a relative noise."""
     return float(-10 * np.log10(max(noise, 1e-12)))
-
-
-def rejection_reason(floats: NDArray[np.float32], integers: NDArray[np.float32], compiled: NDArray[np.float32]) -> str:
-    """Return why a compiled step must not be used, or an empty string.
-
-    Results (W, B, …) of the graph in floats, of the graph with products in 8-bit integers, and of the compiled step.
-    """
-    if not np.isfinite(compiled).all():
-        return "its results are not finite"
-    expected, found = noise_of(floats, integers), noise_of(floats, compiled)
-    if found > WORSE * expected + LEAST_NOISE:
-        return f"its signal-to-noise ratio is {decibels(found):.1f} dB, that of the graph {decibels(expected):.1f} dB"
-    return ""

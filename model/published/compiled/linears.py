@@ -22,7 +22,7 @@ from model.int8.vectors import LANES
 from model.machine.compiled import compiled, int64_at
 from model.published.compiled import kernels
 from model.published.compiled.float_product import float_product
-from model.published.products import Scale, quantized_weights
+from model.published.scales import Scale, quantized_weights
 
 Floats = NDArray[np.float32]
 

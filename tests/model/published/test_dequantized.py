@@ -11,14 +11,11 @@ import onnxruntime
 import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from model.errors import PublishedModelError
 from model.machine.device import Device
-from model.published.compiled.compiling import READERS
+from model.published.compiled.compiling import Verdict
 from model.published.dequantized import dequantized
-from model.published.files import find_files
 from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
-from model.published.rewriting.rewriting import read_graph
 from tests.support.networks.compiled import SIZES, write_scales
 from tests.support.networks.probes import make_probe
 from tests.support.networks.probes.graph import Graph
@@ -78,27 +75,17 @@ def released(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_a_released_file_with_scales_runs_the_compiled_step(kind: str, tmp_path: Path) -> None:
+def test_a_released_file_runs_the_compiled_step_only_with_scales(kind: str, tmp_path: Path) -> None:
     folder = released(kind, tmp_path)
     as_released = PublishedModel.load(folder, device="cpu")
     assert (as_released.precision, as_released.compiled) == ("int8", None)
-    files = find_files(folder, "fp32")
-    floats, found = PublishedModel.load_with_source(files, Device("cpu"), from_integers=True)
+    assert as_released.verdict == Verdict(False, "it is quantized")
+    floats = PublishedModel.of(as_released.files, Device("cpu"), in_floats=True)
     assert floats.precision == "fp32"
-    network = READERS[floats.contract.kind](
-        read_graph(floats.graph.path, found.published, from_integers=True), floats.graph, found.published
-    )
-    assert len(network.linears) > 10
+    assert floats.compiled is not None
     write_scales(folder)
     first, again = (PublishedModel.load(folder, device="cpu") for _ in range(2))
     assert first.compiled is not None
     assert again.compiled is not None
-    assert again.digest == first.digest != as_released.digest
-
-
-def test_a_released_file_is_never_rewritten_without_scales(tmp_path: Path) -> None:
-    folder = released("nemo-ctc", tmp_path)
-    _, found = PublishedModel.load_with_source(find_files(folder), Device("cpu"))
-    assert found.source is None
-    with pytest.raises(PublishedModelError, match="it is quantized"):
-        read_graph(found.graph.path, found.contract)
+    assert len({first.digest, as_released.digest, floats.digest}) == 3
+    assert again.digest == first.digest

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from model.ctc.tokens import Tokens
-from model.published.rewriting.verdicts import Verdict
+from model.published.compiled.compiling import Verdict
 from server.cli import app
 from server.tools import model_check
 from server.tools.model_check_report import lines
@@ -115,34 +115,27 @@ def exported(probe):
     return probe("nemo-ctc", size="exported", hidden=64).folder
 
 
-def test_rewrites_are_listed_with_the_times_of_the_graph_as_published(exported):
+def test_a_compiled_step_is_shown_with_the_times_of_the_graph_as_published(exported):
     code, found = checked(exported)
     assert code == 0
-    verdicts = {each["name"]: each for each in found["rewrites"]}
-    assert verdicts["keys and values cached"]["applied"]
+    assert found["compiled_step"]["applied"]
     assert found["as_published"]["precision"] == "fp32"
     assert set(found["as_published"]["batch_ms"]) == {"1", "8"}
     assert "int8" not in found
     shown = runner.invoke(app, ["model", "check", str(exported)]).stdout
-    assert re.search(r"^rewriting +shapes folded: keeps every bit$", shown, re.MULTILINE)
-    assert re.search(r"^ +pointwise .*: rounds, largest difference (0|\d\.\de-\d\d)$", shown, re.MULTILINE)
+    assert re.search(r"^compiled step +runs, largest difference (0|\d\.\de-\d\d) in floats$", shown, re.MULTILINE)
     for rows in (1, 8):
-        assert re.search(rf"^ +batch of {rows}: [\d.]+ ms as published, [\d.]+ ms rewritten$", shown, re.MULTILINE)
+        assert re.search(rf"^ +batch of {rows}: [\d.]+ ms as published, [\d.]+ ms compiled$", shown, re.MULTILINE)
 
 
-def test_without_rewriting_nothing_is_compared(exported, monkeypatch):
+def test_without_a_compiled_step_nothing_is_compared(exported, probe, monkeypatch):
+    found = checked(probe("t-one-ctc").folder)[1]
+    assert "as_published" not in found
+    assert re.search("^compiled step +none: there is none for t-one-ctc$", "\n".join(lines(found)), re.MULTILINE)
     monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "off")
     code, found = checked(exported)
     assert code == 0
-    assert not {"rewrites", "as_published", "int8"} & found.keys()
-
-
-def test_a_graph_that_is_not_rewritten_is_not_timed_twice(probe):
-    found = checked(probe("t-one-ctc").folder)[1]
-    assert found["rewrites"]
-    assert not any(each["applied"] for each in found["rewrites"])
-    assert "as_published" not in found
-    assert "shapes folded: not applied: nothing to rewrite was found" in "\n".join(lines(found))
+    assert not {"compiled_step", "as_published", "int8"} & found.keys()
 
 
 def test_one_of_several_graphs_is_compared_with_itself(exported, tmp_path):
@@ -169,18 +162,17 @@ def test_the_report_of_8_bit_scales_is_shown(exported, tmp_path):
     assert re.search(rf"^int8 +{products}; scales from 10 s of audio$", shown, re.MULTILINE)
     assert f"symbols {report['equal_symbols']:.2%} equal to those in floats" in shown
     assert f"to the transcripts {report['wer_floats']['wer']:.2%} in floats" in shown
-    assert "compiled step: rounds, largest difference" in shown
     assert re.search(r"batch of 8: [\d.]+ ms as published, [\d.]+ ms compiled$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("largest", "shown"), [(0.02, "2.0e-02"), (float("inf"), "not finite")])
-def test_the_difference_of_an_undone_rewrite_is_shown(exported, monkeypatch, largest, shown):
-    loaded = model_check.load_model(exported, device="cpu", precision="auto", threads=1)
-    verdict = Verdict("bad", False, False, "the results differ too much", largest)
-    monkeypatch.setattr(model_check, "load_model", lambda *_, **__: replace(loaded, rewrites=(verdict,)))
+def test_the_difference_of_a_step_that_is_not_used_is_shown(exported, monkeypatch, largest, shown):
+    loaded = model_check.load_model(exported, device="cpu", precision="auto", threads=1, rewriting="off")
+    verdict = Verdict(False, "the results differ", largest)
+    monkeypatch.setattr(model_check, "load_model", lambda *_, **__: replace(loaded, verdict=verdict))
     document = model_check.check(model_check.Asked(exported, None, "cpu", "auto"), model_check.Settings())
     json.dumps(document, allow_nan=False)
-    assert f"bad: not applied: the results differ too much; largest difference {shown}" in "\n".join(lines(document))
+    assert f"none: the results differ; largest difference {shown}" in "\n".join(lines(document))
 
 
 @pytest.mark.parametrize(

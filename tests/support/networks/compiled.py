@@ -6,11 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from model.machine.device import Device
+from model.published.compiled.compiling import PublishedNetwork
 from model.published.files import find_files
-from model.published.products import Scale, digest_of_weights, products_of
 from model.published.published_model import PublishedModel
-from model.published.scales import Scales
+from model.published.scales import Scale, Scales, digest_of_weights
 from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import make_probe
 
@@ -50,9 +49,6 @@ def compiled_model(kind: str) -> PublishedModel:
 def write_scales(folder: Path) -> None:
     """Write scales of a fixed range for all products but the last, as `tutti quantize` leaves that in floats."""
     files = find_files(folder, "fp32")
-    model, found = PublishedModel.load_with_source(files, Device("cpu"), from_integers=True)
-    assert found.source is not None
-    products = products_of(found.source)[:-1]
-    scales = {each.name: Scale.of(-8, 8) for each in products}
-    weights = {each.name: digest_of_weights(each.weight) for each in products}
-    Scales(model.digest, files.digest(), scales, weights).write(folder)
+    linears = PublishedNetwork.read(files, in_floats=True).compiled.linears[:-1]
+    weights = {linear.name: digest_of_weights(linear.weight) for linear in linears}
+    Scales(files.digest(), {name: Scale.of(-8, 8) for name in weights}, weights).write(folder)

@@ -10,71 +10,106 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
+from model.published.compiled.compiling import PublishedNetwork
+from model.published.compiled.linears import Linear
 from model.published.contracts import Contract
 from model.published.features import windows_of
+from model.published.folding import fold_shapes
 from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
-from model.published.products import Product, Scale, products_of, quantized_weights
 from model.published.published_model import PublishedModel
+from model.published.scales import Scale, digest_of_weights, quantized_weights
 
 STREAMS = 8  # recordings that are run in one batch
 PERCENTILE = 99.99  # of inputs: rarer ones are clipped
 VALUES = 256  # values of a product's input that are kept from each batch
 ROWS = 2  # rows of a product's input that are kept from each batch, for the noise
 MOST_ROWS = 256
+LEAST_SIZE = 32  # inputs and outputs: smaller products gain nothing
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Samples of a product's inputs: values, and whole rows (K,)."""
+    """Samples of a product's inputs, on this axis: values, and whole rows (K,)."""
 
+    axis: int
     values: list[Floats] = field(default_factory=list)
     rows: list[Floats] = field(default_factory=list)
 
     def add(self, x: Floats, dice: np.random.Generator) -> None:
-        flat = x.reshape(-1, x.shape[-1])
+        flat = np.moveaxis(x, self.axis, -1).reshape(-1, x.shape[self.axis])
         self.values.append(flat.reshape(-1)[dice.integers(0, flat.size, VALUES)])
         if len(self.rows) < MOST_ROWS:
             self.rows.extend(flat[dice.integers(0, len(flat), ROWS)])
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """A linear layer of a network, the value of the graph that it reads, and the axis of that with the inputs."""
+
+    linear: Linear
+    source: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class Calibrated:
     """A product, the scale of its input, and its signal-to-noise ratio in 8-bit integers."""
 
-    name: str
+    linear: Linear
     scale: Scale
     snr_db: float
+
+    @property
+    def name(self) -> str:
+        """Name of the layer."""
+        return self.linear.name
+
+
+def products_of(graph: OnnxGraph, linears: Sequence[Linear]) -> list[Product]:
+    """Return the layers that can be quantized: the products of a graph, and its convolutions with one tap."""
+    by_weights = {digest_of_weights(linear.weight): linear for linear in linears}
+    products = []
+    for node in graph.nodes:
+        weight = graph.constant(node.inputs[1]) if node.op in {"MatMul", "Conv"} else None
+        if weight is None or (node.op == "Conv" and any(size != 1 for size in weight.shape[2:])):
+            continue
+        matrix = weight.reshape(weight.shape[:2]).T if node.op == "Conv" else weight
+        linear = by_weights.get(digest_of_weights(matrix)) if matrix.ndim == 2 else None
+        if linear is not None and min(linear.weight.shape) >= LEAST_SIZE:
+            products.append(Product(linear, node.inputs[0], 1 if node.op == "Conv" else -1))
+    return products
 
 
 def calibrate(
     model: PublishedModel,
-    source: OnnxGraph,
+    network: PublishedNetwork,
     recordings: Sequence[NDArray[np.int16]],
     progress: Callable[[int], None],
 ) -> list[Calibrated]:
     """Run recordings through a model in floats and return its products, the noisiest first.
 
-    `source`: its graph. `progress` is called with the number of finished recordings. Raises: PublishedModelError if no
-    recording has a complete window.
+    `network`: of the model. `progress` is called with the number of finished recordings. Raises: PublishedModelError if
+    no recording has a complete window.
     """
-    products = products_of(source)
-    inputs = list(dict.fromkeys(product.node.inputs[0] for product in products))
+    source = fold_shapes(network.source)
+    products = products_of(source, network.compiled.linears)
+    inputs = list(dict.fromkeys(product.source for product in products))
     graph = Graph.of(model.graph.path, source.proto(inputs).SerializeToString())
-    seen: dict[str, _Seen] = {name: _Seen() for name in inputs}
+    seen = {product.source: _Seen(product.axis) for product in products}
     dice = np.random.default_rng(1)
     longest_first = sorted(recordings, key=len, reverse=True)
     for first in range(0, len(longest_first), STREAMS):
         group = longest_first[first : first + STREAMS]
-        for found in _run(model, graph, group, inputs):
-            for name, x in found.items():
+        for values in _run(model, graph, group, inputs):
+            for name, x in values.items():
                 seen[name].add(x, dice)
         progress(first + len(group))
     if not all(each.values for each in seen.values()):
         raise PublishedModelError("the recordings are too short for a step of the model; give longer ones")
-    calibrated = [_calibrated(product, seen[product.node.inputs[0]]) for product in products]
+    calibrated = [_calibrated(product.linear, seen[product.source]) for product in products]
     return sorted(calibrated, key=lambda each: each.snr_db)
 
 
@@ -95,12 +130,7 @@ def _run(
             continue
         feeds = _feeds(graph, contract, window, states)
         results = dict(zip([*following, *wanted], graph.session.run([*following, *wanted], feeds), strict=True))
-        states = [
-            results[name]
-            if not tensor.appended
-            else np.concatenate([state[:, tensor.appended :], results[name]], axis=1)
-            for tensor, state, name in zip(contract.states, states, following, strict=True)
-        ]
+        states = [results[name] for name in following]
         yield {name: results[name] for name in wanted}
 
 
@@ -120,14 +150,14 @@ def _feeds(graph: Graph, contract: Contract, window: Any, states: Sequence[NDArr
     return feeds
 
 
-def _calibrated(product: Product, seen: _Seen) -> Calibrated:
+def _calibrated(linear: Linear, seen: _Seen) -> Calibrated:
     values = np.concatenate(seen.values)
     low, high = np.percentile(values, [100 - PERCENTILE, PERCENTILE])
     scale = Scale.of(float(low), float(high))
     rows = np.stack(seen.rows)  # (R, K)
-    weight, steps = quantized_weights(product.weight)
-    exact = rows @ product.weight
+    weight, steps = quantized_weights(linear.weight)
+    exact = rows @ linear.weight
     rounded = (scale.bytes_of(rows).astype(np.float32) - scale.zero) @ weight.astype(np.float32) * steps * scale.step
     noise = float(np.square(exact - rounded).sum())
     signal = float(np.square(exact).sum())
-    return Calibrated(product.name, scale, 10 * float(np.log10(max(signal, 1e-20) / max(noise, 1e-20))))
+    return Calibrated(linear, scale, 10 * float(np.log10(max(signal, 1e-20) / max(noise, 1e-20))))

@@ -20,13 +20,11 @@ from model.errors import PublishedModelError
 from model.evaluation.bootstrap import report_with_intervals
 from model.evaluation.scoring import Score, score
 from model.machine.device import Device
-from model.published.files import find_files
-from model.published.products import digest_of_weights, products_of
+from model.published.compiled.compiling import PublishedNetwork, compiled_network
+from model.published.files import INT8, Rewriting, find_files
 from model.published.published_model import PublishedModel
-from model.published.rewriting.rewriting import Rewritten
-from model.published.rewriting.verdicts import Rewriting
-from model.published.scales import Scales
-from tutti_asr_lab.training.published.calibration import Calibrated, calibrate
+from model.published.scales import Scales, digest_of_weights
+from tutti_asr_lab.training.published.calibration import calibrate
 
 MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats
 MORE_ERRORS = 0.005  # that the 8-bit text may have against transcripts, as a word error rate, if more words differ
@@ -77,29 +75,27 @@ class Quantized:
         return f"the word error rate rises by {more:.2%}, more than {MORE_ERRORS:.1%}"
 
 
-def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedModel, Rewritten]:
-    """Load the model in floats, from its file in 8 bits if there is no other.
+def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedModel, PublishedNetwork]:
+    """Load the model in floats, from its file in 8 bits if there is no other, and its network.
 
     Raises: PublishedModelError if it cannot be quantized. `rewriting`: of the servers.
     """
     if rewriting == "off":
-        raise PublishedModelError("TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto")
+        raise PublishedModelError("TUTTI_GRAPH_REWRITING=off: 8-bit scales need a compiled step; use auto")
     files = find_files(path, "fp32")
-    model, found = PublishedModel.load_with_source(files, Device("cpu"), from_integers=True)
-    if found.source is None:
-        raise PublishedModelError(f"{model.graph.path.name} cannot be quantized: {found.verdicts[0].reason}")
-    return model, found
+    network, verdict = compiled_network(files, files.digest(), in_floats=files.network.name.endswith(INT8))
+    if network is None:
+        raise PublishedModelError(f"{files.network.name} cannot be quantized: {verdict.reason}")
+    return PublishedModel.of(files, Device("cpu"), in_floats=True), network
 
 
 def quantize(
     model: PublishedModel,
-    found: Rewritten,
+    network: PublishedNetwork,
     recordings: Sequence[Spoken],
     announce: Callable[[str], None],
 ) -> Quantized:
     """Find scales for the products of a model, and compare texts. Raises: PublishedModelError."""
-    if found.source is None:
-        raise PublishedModelError(f"{model.graph.path.name} cannot be quantized")
     pcm = [recording.pcm for recording in recordings]
     seconds = sum(map(len, pcm)) / model.config.sample_rate
     announce(
@@ -107,30 +103,30 @@ def quantize(
     )
     _check_sound(pcm, model.config.sample_rate)
     counted = _counter(len(pcm), announce)
-    candidates = calibrate(model, found.source, pcm, counted)
-    if not candidates:
+    candidates = calibrate(model, network, pcm, counted)
+    names = [linear.name for linear in network.compiled.linears]
+    chosen = [each for each in candidates if each.name != names[-1]]  # rounding the outputs reaches the scores directly
+    if not chosen:
         raise PublishedModelError(f"{model.graph.path.name} has no products that could be quantized")
-    last = products_of(found.source)[-1].name  # of the output layer, whose rounding reaches the scores directly
-    chosen = [candidate for candidate in candidates if candidate.name != last or len(candidates) == 1]
     announce("running the model in floats")
     expected = _outcome(model, recordings)
     released = _released_text(model, recordings, expected, announce)
     files = model.files.digest()
-    weights = {each.name: digest_of_weights(each.weight) for each in products_of(found.source)}
-    step = max(1, round(LEFT_OUT * len(candidates)))
+    weights = {each.name: digest_of_weights(each.linear.weight) for each in candidates}
+    step = max(1, round(LEFT_OUT * len(names)))
     best: Quantized | None = None
     for attempt in range(ROUNDS):
         kept = chosen[attempt * step :]  # the noisiest are first
         if not kept:
             break
         chosen_scales = {each.name: each.scale for each in sorted(kept, key=lambda each: each.name)}
-        scales = Scales(model.digest, files, chosen_scales, weights)
-        quantized = model.quantized(found, scales)
-        announce(f"comparing texts with {len(kept)} of {len(candidates)} products in 8-bit integers")
+        scales = Scales(files, chosen_scales, weights)
+        quantized = PublishedModel.of(model.files, Device("cpu"), scales=scales, in_floats=True)
+        announce(f"comparing texts with {len(kept)} of {len(names)} products in 8-bit integers")
         report = _report(recordings, expected, _outcome(quantized, recordings))
-        report |= {"products": len(kept), "of": len(candidates), "seconds": round(seconds, 1)}
+        report |= {"products": len(kept), "of": len(names), "seconds": round(seconds, 1)}
         report |= {"least_snr_db": round(kept[0].snr_db, 1), **released}
-        left_out = _names(candidates, kept)
+        left_out = [name for name in names if name not in chosen_scales]
         current = Quantized(replace(scales, left_out=left_out, report=report), report)
         announce(f"  symbols {report['equal_symbols']:.2%} equal, {_differing_words(report)}")
         if best is None or current.acceptable or report["wer_to_floats"] <= WORTH * best.report["wer_to_floats"]:
@@ -183,7 +179,7 @@ def _released_text(
     if model.files.precision != "int8":
         return {}
     announce(f"running {model.graph.path.name} as released")
-    as_released, _ = PublishedModel.load_with_source(model.files, Device("cpu"), "off")
+    as_released = PublishedModel.of(model.files, Device("cpu"), rewriting="off")
     texts = _outcome(as_released, recordings).texts
     different = sum((score(one, other) for one, other in zip(texts, floats.texts, strict=True)), start=Score())
     announce(f"  the same weights in floats: word error rate {different.wer:.2%} to its text")
@@ -205,11 +201,6 @@ def _report(recordings: Sequence[Spoken], floats: _Outcome, integers: _Outcome) 
             figures = report_with_intervals(scored)
             report[f"wer_{name}"] = {key: figures[key] for key in ("wer", "wer_interval")}
     return report
-
-
-def _names(candidates: Sequence[Calibrated], kept: Sequence[Calibrated]) -> tuple[str, ...]:
-    names = {each.name for each in kept}
-    return tuple(candidate.name for candidate in candidates if candidate.name not in names)
 
 
 def _counter(total: int, announce: Callable[[str], None]) -> Callable[[int], None]:

@@ -176,7 +176,9 @@ def test_error_rates_to_the_transcripts_decide_where_words_differ(report, object
 def test_models_that_cannot_be_quantized_are_refused_with_the_reason(tmp_path):
     pcm = SAMPLES / "demo.flac"
     narrow = make_probe("nemo-ctc", tmp_path / "integers", quantized=True).folder
-    assert "model.int8.onnx has no products that could be quantized" in run(narrow, "--audio", pcm).output
+    assert "model.int8.onnx cannot be quantized: subsampling is not that" in run(narrow, "--audio", pcm).output
+    samples = make_probe("t-one-ctc", tmp_path / "samples").folder
+    assert "model.onnx cannot be quantized: there is none for t-one-ctc" in run(samples, "--audio", pcm).output
 
 
 def test_a_released_file_in_8_bits_is_a_source_of_weights(published, tmp_path):
@@ -197,12 +199,17 @@ def test_without_rewriting_a_model_is_not_quantized(folder, monkeypatch):
     monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "off")
     done = run(folder, "--audio", SAMPLES / "demo.flac")
     assert done.exit_code == 1
-    assert "TUTTI_GRAPH_REWRITING=off: 8-bit scales need a rewritten graph; use auto" in done.output
+    assert "TUTTI_GRAPH_REWRITING=off: 8-bit scales need a compiled step; use auto" in done.output
 
 
-def test_scales_of_other_rewrites_are_refused(folder, monkeypatch):
+def test_scales_are_refused_without_a_compiled_step_and_for_other_files(folder, monkeypatch):
     assert run(folder, "--audio", SAMPLES / "demo.flac", "--force").exit_code == 0
     monkeypatch.setenv("TUTTI_GRAPH_REWRITING", "off")
     done = runner.invoke(app, ["model", "check", str(folder)])
     assert done.exit_code == 1
-    assert "was written for other files, other rewrites or another version of tutti" in done.output
+    assert "model.onnx has no compiled step (TUTTI_GRAPH_REWRITING=off), which tutti-int8.json is for" in done.output
+    with (folder / "tokens.txt").open("a") as tokens:
+        tokens.write("\n")
+    done = runner.invoke(app, ["model", "check", str(folder)])
+    assert done.exit_code == 1
+    assert "tutti-int8.json was written for other files; run `tutti quantize` again" in done.output

@@ -23,7 +23,7 @@ from model.published.compiled.linears import (
     feed_forward,
     linear_at,
 )
-from model.published.products import Scale, quantized_weights
+from model.published.scales import Scale, quantized_weights
 
 ROWS = 23
 WIDTH, HIDDEN = 48, 80

@@ -18,20 +18,22 @@ import pytest
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
-from model.machine.device import Device
-from model.published.compiled.compiling import READERS, decibels, noise_of, results_of
+from model.published.compiled.compiling import (
+    READERS,
+    PublishedNetwork,
+    decibels,
+    noise_of,
+    results_of,
+    speech_windows,
+)
 from model.published.compiled.fastconformer.network import FastConformer
-from model.published.compiled.linears import Linear
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.weights import read_weights
-from model.published.files import find_files
+from model.published.files import PublishedFiles, find_files
 from model.published.metadata import Graph
-from model.published.onnx_graph import Node, OnnxGraph
-from model.published.products import Scale
-from model.published.published_model import PublishedModel
-from model.published.rewriting.rewriting import read_graph
-from model.published.rewriting.verification import speech_windows
-from model.published.stepping import GraphSlots
+from model.published.onnx_graph import Node
+from model.published.scales import Scale
+from model.published.stepping import GraphSlots, check_graph
 from tests.support.audio.speech import ROOT
 from tests.support.networks.probes import make_probe
 from tests.support.processors import AVX2, BASELINE, environment, has, is_x86
@@ -81,43 +83,42 @@ TAMED = np.float32(0.7)
 
 @dataclass(frozen=True)
 class Published:
-    model: PublishedModel  # with the probe's own weights
-    source: OnnxGraph
-    graph: Graph
-
-    @property
-    def network(self) -> Any:
-        return READERS[self.model.contract.kind](self.source, self.graph, self.model.contract)
+    files: PublishedFiles
+    network: PublishedNetwork
+    session: Graph
 
     @property
     def windows(self) -> Floats:
         """Windows (STEPS, ROWS, L, 80) of speech."""
-        speech = speech_windows(self.model.config, self.model.contract.fbank)
+        speech = speech_windows(self.files, self.network.contract, frames=1)
         return np.stack([speech[step % len(speech)][np.arange(ROWS) % speech.shape[1]] for step in range(STEPS)])
 
     def step(self, *, integers: bool = True) -> CompiledStep:
         """The step in floats, or in 8-bit integers but for the layers that `tutti quantize` leaves in floats."""
-        linears = self.network.linears
-        first = 2 if self.model.contract.kind.startswith("zipformer2") else 0
-        chosen = [Linear(each.name, each.weight, each.bias, Scale.of(-6, 6)) for each in linears[first:-1]]
-        step: CompiledStep = self.network.step([*linears[:first], *chosen, linears[-1]] if integers else linears)
-        return step
+        network, contract = self.network.compiled, self.network.contract
+        linears, first = network.linears, 2 if contract.kind.startswith("zipformer2") else 0
+        chosen = [replace(each, scale=Scale.of(-6, 6)) for each in linears[first:-1]]
+        return network.step([*linears[:first], *chosen, linears[-1]] if integers else linears)
 
     def results(self) -> Floats:
         """Results of the graph."""
-        slots = GraphSlots(self.graph, self.model.contract, self.model.result_shape, capacity=ROWS, largest=ROWS)
-        found = results_of(slots, self.windows)
-        return found.swapaxes(-1, -2) if self.model.bins_first else found
+        contract = self.network.contract
+        shape = check_graph(self.session, contract)
+        slots = GraphSlots(self.session, contract, shape, capacity=ROWS, largest=ROWS)
+        results = results_of(slots, self.windows)
+        return results.swapaxes(-1, -2) if contract.kind == "nemo-transducer" else results
 
 
 def loaded(folder: Path) -> Published:
-    model, found = PublishedModel.load_with_source(find_files(folder, "fp32"), Device("cpu"), "off")
-    source = read_graph(model.graph.path, found.published)
-    if model.contract.kind.startswith("zipformer2"):
+    files = find_files(folder, "fp32")
+    network = PublishedNetwork.read(files)
+    source, contract = network.source, network.contract
+    if contract.kind.startswith("zipformer2"):
         weights = {node.inputs[1] for node in source.nodes if node.op == "MatMul"}
         tamed = {name: value * TAMED if name in weights else value for name, value in source.constants.items()}
         source = replace(source, constants=tamed)
-    return Published(model, source, Graph.of(model.graph.path, source.proto().SerializeToString()))
+        network = replace(network, source=source, compiled=READERS[contract.kind](source, network.graph, contract))
+    return Published(files, network, Graph.of(files.network, source.proto().SerializeToString()))
 
 
 @cache
@@ -197,9 +198,11 @@ def test_a_stream_continues_from_its_exported_state(name: str, folder: Path) -> 
 
 
 def digest_of_folder(folder: Path) -> str:
-    """Digest of the results of speech in integers, from samples to outputs."""
-    found = loaded(folder)
-    return hashlib.sha256(results_of(CompiledSlots(found.step(), capacity=ROWS), found.windows).tobytes()).hexdigest()
+    """Digest of the results of speech in floats and in integers, from samples to outputs."""
+    found, digest = loaded(folder), hashlib.sha256()
+    for integers in (False, True):
+        digest.update(results_of(CompiledSlots(found.step(integers=integers), capacity=ROWS), found.windows).tobytes())
+    return digest.hexdigest()
 
 
 PROCESS = """
@@ -258,13 +261,13 @@ def older_norm(node: Node) -> list[Node]:
 @pytest.mark.parametrize(("epsilon", "reason"), [(1e-5, ""), (1e-3, "a norm has the epsilon 0.001")])
 def test_norms_of_older_exporters_are_read(epsilon: float, reason: str, folder: Path) -> None:
     found = published("two frames a step", folder)
-    graph, network = found.source, found.network
+    graph, network = found.network.source, found.network.compiled
     nodes = [each for node in graph.nodes for each in (older_norm(node) if node.op == "LayerNormalization" else [node])]
     constants = {**graph.constants, "two": np.array([2], np.float32), "epsilon": np.array([epsilon], np.float32)}
     older = replace(graph, nodes=tuple(nodes), constants=constants)
     assert len(older.nodes) > len(graph.nodes)
     with pytest.raises(PublishedModelError, match=reason) if reason else contextlib.nullcontext():
-        read = FastConformer.read(older, found.graph, found.model.contract)
+        read = FastConformer.read(older, found.network.graph, found.network.contract)
         for old, new in zip(network.weights.layers, read.weights.layers, strict=True):
             for norm, same in zip((*old.norms, old.convolution_norm), (*new.norms, new.convolution_norm), strict=True):
                 assert norm is not None
@@ -299,7 +302,7 @@ def test_another_network_is_refused_with_the_reason(
 ) -> None:
     make_probe(kind, tmp_path, size=size, **changes)
     with pytest.raises(PublishedModelError, match=reason):
-        _ = loaded(tmp_path).network
+        loaded(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -312,11 +315,11 @@ def test_another_network_is_refused_with_the_reason(
 )
 def test_other_operations_are_refused(operation: str, other: str, reason: str, folder: Path) -> None:
     found = published("two stacks", folder)
-    nodes = list(found.source.nodes)
+    nodes = list(found.network.source.nodes)
     place = max(number for number, node in enumerate(nodes) if node.op == operation)
     nodes[place] = replace(nodes[place], op=other)
     with pytest.raises(PublishedModelError, match=reason):
-        read_weights(replace(found.source, nodes=tuple(nodes)), found.graph, found.model.contract)
+        read_weights(replace(found.network.source, nodes=tuple(nodes)), found.network.graph, found.network.contract)
 
 
 @pytest.mark.parametrize(
@@ -330,15 +333,15 @@ def test_other_operations_are_refused(operation: str, other: str, reason: str, f
 )
 def test_metadata_of_another_network_is_refused(key: str, value: str, reason: str, folder: Path) -> None:
     found = published("two stacks", folder)
-    other = replace(found.graph, metadata={**found.graph.metadata, key: value})
+    other = replace(found.network.graph, metadata={**found.network.graph.metadata, key: value})
     with pytest.raises(PublishedModelError, match=reason):
-        read_weights(found.source, other, found.model.contract)
+        read_weights(found.network.source, other, found.network.contract)
 
 
 def test_the_step_is_shared_by_all_slots(folder: Path) -> None:
     found = published("two frames a step", folder)
     step, windows = found.step(integers=False), found.windows
-    assert step.weight_bytes > sum(each.weight.nbytes for each in found.network.linears)
+    assert step.weight_bytes > sum(each.weight.nbytes for each in found.network.compiled.linears)
     one, other = CompiledSlots(step, capacity=1), CompiledSlots(step, capacity=1)
     first = one.run(np.array([0]), windows[0][:1])
     other.run(np.array([0]), windows[1][:1])

@@ -1,1 +1,0 @@
-"""Rewriting of published graphs at load: the same function in fewer and faster nodes."""
