@@ -142,16 +142,18 @@ def compiled_network(files: PublishedFiles, digest: str, *, in_floats: bool) -> 
     parts = digest, source_digest(), onnxruntime.__version__, instruction_set(), str(in_floats)
     name = f"{files.network.name}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.compiled.json"
     places = [folder / name for folder in cache_dirs(files.network)]
-    verdict = _cached(places)
-    if verdict is not None and not verdict.applied:
-        return None, verdict
-    try:
-        network = PublishedNetwork.read(files, in_floats=in_floats)
-        if verdict is None:
-            verdict = network.compared(files)
+    verdict, network = _cached(places), None
+    if verdict is None or verdict.applied:
+        known = verdict is not None
+        try:
+            network = PublishedNetwork.read(files, in_floats=in_floats)
+            verdict = verdict or network.compared(files)
+        except (PublishedModelError, ValueError) as error:  # it is another network
+            verdict = Verdict(False, str(error))
+        except Exception as error:  # noqa: BLE001  of protobuf and ONNX Runtime, whose errors have no type of their own
+            return None, Verdict(False, (str(error).strip() or type(error).__name__).splitlines()[0])
+        if not known:
             _keep(places, verdict)
-    except Exception as error:  # noqa: BLE001  of protobuf and ONNX Runtime, whose errors have no type of their own
-        return None, Verdict(False, (str(error).strip() or type(error).__name__).splitlines()[0])
     return network if verdict.applied else None, verdict
 
 

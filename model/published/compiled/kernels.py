@@ -6,6 +6,7 @@ floats, so widths are multiples of sixteen. All results are bit-identical on eve
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -81,18 +82,48 @@ def sums_to_bytes(activation: Activation) -> Callable[..., None]:
     return kernel(activated)
 
 
-def floats_to_floats(activation: Activation) -> Callable[..., None]:
-    """Return a kernel: an activation of x + bias; `out` may be `x`."""
+def elementwise(compute: Callable[..., Floats]) -> Callable[..., None]:
+    """Return a kernel that applies a function to each vector of rows.
 
-    def activated(v: Vectors, x: Any, bias: Any, out: Any, vectors: Any) -> None:
+    Its arguments are those of the function, then `out`, unless that is one of them and replaced, then the number of
+    vectors. `factor` is the address of one number for all elements.
+    """
+    names = list(inspect.signature(compute).parameters)
+    arguments = [*names, *(["vectors"] if "out" in names else ["out", "vectors"])]
+
+    def apply(v: Vectors, *addresses: Any) -> None:
+        rows = dict(zip(arguments, addresses, strict=True))
+        factors = {name: v.all(rows[name]) for name in names if name == "factor"}
+
         def body(index: Any, _: Any) -> Any:
             offset = v.times(index, ROW)
-            v.keep(activation(v.floats(x, offset) + v.floats(bias, offset)), out, offset)
+            values = [factors[name] if name in factors else v.floats(rows[name], offset) for name in names]
+            v.keep(compute(*values), rows["out"], offset)
             return []
 
-        v.loop(vectors, [], body)
+        v.loop(rows["vectors"], [], body)
 
-    return kernel(activated)
+    plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    apply.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, plain) for name in ("v", *arguments)]
+    )
+    return kernel(apply)
+
+
+def floats_to_floats(activation: Activation) -> Callable[..., None]:
+    """Return a kernel: an activation of x + bias; `out` may be `x`."""
+    return elementwise(lambda x, bias: activation(x + bias))
+
+
+add = elementwise(lambda x, out: out + x)
+add_scaled = elementwise(lambda x, factor, out: out + x * factor)
+multiply_rows = elementwise(lambda x, out: out * x)
+bypass = elementwise(lambda before, scale, out: before + (out - before) * scale)
+gated = elementwise(lambda x, gate: x * gate.sigmoid())
+gated_by_tanh = elementwise(lambda x, gate: x * gate.tanh())
+scaled_sum = elementwise(lambda left, right, factor: (left + right) * factor)
+scale_row = elementwise(lambda factor, out: out * factor)
+silu_row = elementwise(lambda out: out.silu())
 
 
 @kernel
@@ -102,68 +133,6 @@ def add_sums(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vector
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, ROW)
         v.keep(v.floats(out, offset) + scaled(v, sums, multiplier, bias, offset), out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def add(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
-    """Add a row to another."""
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep(v.floats(out, offset) + v.floats(x, offset), out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def add_scaled(v: Vectors, x: Any, factor: Any, out: Any, vectors: Any) -> None:
-    """Add a row times one number, at the address `factor`, to another row."""
-    times = v.all(factor)
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep(v.floats(out, offset) + v.floats(x, offset) * times, out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def multiply_rows(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
-    """Multiply a row by another, element by element."""
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep(v.floats(out, offset) * v.floats(x, offset), out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def bypass(v: Vectors, before: Any, scale: Any, out: Any, vectors: Any) -> None:
-    """Replace a row by before + (row - before) * scale, with a scale per channel."""
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        first = v.floats(before, offset)
-        v.keep(first + (v.floats(out, offset) - first) * v.floats(scale, offset), out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def gated(v: Vectors, x: Any, gate: Any, out: Any, vectors: Any) -> None:
-    """Compute x * sigmoid(gate), a gated linear unit."""
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep(v.floats(x, offset) * v.floats(gate, offset).sigmoid(), out, offset)
         return []
 
     v.loop(vectors, [], body)
@@ -267,44 +236,6 @@ def depthwise(v: Vectors, frames: Any, stride: Any, weights: Any, taps: Any, bia
             return [carried[0] + frame * v.floats(weights, v.at(v.times(tap, width), offset))]
 
         v.keep(v.loop(taps, [v.floats(bias, offset)], add_tap)[0], out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def scaled_sum(v: Vectors, left: Any, right: Any, factor: Any, out: Any, vectors: Any) -> None:
-    """Compute the sum of two rows, times one number at the address `factor`."""
-    times = v.all(factor)
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep((v.floats(left, offset) + v.floats(right, offset)) * times, out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def scale_row(v: Vectors, factor: Any, out: Any, vectors: Any) -> None:
-    """Multiply a row by one number, at the address `factor`."""
-    times = v.all(factor)
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep(v.floats(out, offset) * times, out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def silu_row(v: Vectors, out: Any, vectors: Any) -> None:
-    """Apply SiLU to a row."""
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep(v.floats(out, offset).silu(), out, offset)
         return []
 
     v.loop(vectors, [], body)

@@ -17,7 +17,7 @@ need_package("onnxruntime")
 from loadtest.peers.dynamic_int8 import write  # noqa: E402 - needs onnxruntime
 
 
-@pytest.mark.parametrize("variant", ["zipformer-exported", "nemo-exported", "zipformer2-transducer", "nemo-transducer"])
+@pytest.mark.parametrize("variant", ["zipformer2-ctc", "nemo-ctc", "zipformer2-transducer", "nemo-transducer"])
 def test_a_published_model_is_written_in_int8_and_loads(variant: str, tmp_path: Path) -> None:
     source = Path(probe_of(variant).folder)
     write(source, tmp_path / "int8")
@@ -35,6 +35,6 @@ def test_a_published_model_is_written_in_int8_and_loads(variant: str, tmp_path: 
 
 def test_an_int8_file_of_the_model_is_copied(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    write(Path(probe_of("zipformer-exported").folder), source)
+    write(Path(probe_of("zipformer2-ctc").folder), source)
     write(source, tmp_path / "target")
     assert (tmp_path / "target" / "model.int8.onnx").read_bytes() == (source / "model.int8.onnx").read_bytes()

@@ -53,14 +53,14 @@ def test_products_and_convolutions_get_the_weights_that_the_integers_stand_for(f
 
 
 def test_a_graph_in_floats_is_returned_as_it_is(tmp_path: Path) -> None:
-    probe = make_probe("nemo-ctc", tmp_path, size="exported")
+    probe = make_probe("nemo-ctc", tmp_path)
     graph = OnnxGraph.read(onnx.load(probe.model))
     assert dequantized(graph) is graph
 
 
 def released(kind: str, folder: Path) -> Path:
     """A folder that has nothing but files in 8 bits, as releases have; quantized by the released scripts' calls."""
-    probe = make_probe(kind, folder / "floats", size="exported", **SIZES[kind])
+    probe = make_probe(kind, folder / "floats", **SIZES[kind])
     target = folder / "released"
     target.mkdir()
     (target / "tokens.txt").write_bytes(probe.tokens.read_bytes())

@@ -12,8 +12,8 @@ from tests.support.networks.published import model_of
 
 SIZES = (1, 2, 3, 5, 8, 16)
 VOCABULARY, WINDOW, FRAMES = 35, 2_400, 10
-FLOATS = ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-transducer", "medium"]
-FLOATS += ["zipformer-exported", "zipformer-exported-32", "nemo-exported", "nemo-exported-1040"]
+FLOATS = ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-transducer"]
+FLOATS += ["zipformer-chunk-32", "nemo-1040"]
 
 
 def write_sum(folder, *, by):

@@ -19,7 +19,7 @@ def test_states_follow_their_streams_through_batches_and_moves() -> None:
     expected = [[np.zeros(tensor.shape, tensor.dtype) for tensor in TENSORS] for _ in range(capacity)]
     for step in range(30):
         slots = dice.permutation(capacity)[: 1 + step % 3]
-        padded = np.append(slots, [slots[0]] * (3 - len(slots)))  # rows after the streams' are padding
+        padded = np.resize(slots, 3)  # rows after the streams' are padding
         batch.gather(padded)
         for number, tensor in enumerate(TENSORS):
             before = np.moveaxis(batch.before(3)[number], tensor.axis, 0)

@@ -112,7 +112,7 @@ def test_without_sherpa_onnx_only_the_text_is_shown(probe, monkeypatch):
 @pytest.fixture(scope="module")
 def exported(probe):
     """Return the folder of a FastConformer with the nodes of a released one."""
-    return probe("nemo-ctc", size="exported", hidden=64).folder
+    return probe("nemo-ctc", hidden=64).folder
 
 
 def test_a_compiled_step_is_shown_with_the_times_of_the_graph_as_published(exported):

@@ -32,7 +32,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def compiled_folder(kind: str) -> Path:
     """Return the folder of a probe with scales, created once."""
     folder = process_folder(kind)
-    make_probe(kind, folder, size="exported", **SIZES[kind])
+    make_probe(kind, folder, **SIZES[kind])
     write_scales(folder)
     return folder
 

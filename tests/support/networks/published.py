@@ -25,11 +25,6 @@ VARIANTS = {
     "one-symbol-context": ("zipformer2-transducer", {"context_size": 1, "tokens": "chinese"}),
     "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
     "zipformer-chinese": ("zipformer2-ctc", {"tokens": "chinese"}),
-    "medium": ("zipformer2-ctc", {"size": "medium"}),
-    "zipformer-exported": ("zipformer2-ctc", {"size": "exported"}),
-    "zipformer-exported-32": ("zipformer2-ctc", {"size": "exported", "window": 77, "shift": 64}),
-    "nemo-exported": ("nemo-ctc", {"size": "exported"}),
-    "nemo-exported-1040": ("nemo-ctc", {"size": "exported", "window": 121, "shift": 112}),
 }
 VARIANTS |= {kind: (kind, {}) for kind in KINDS}
 

@@ -6,11 +6,12 @@ independent: only products process several at a time, and their sums are exact o
 
 from __future__ import annotations
 
+from typing import Any
+
 from model.int8 import kernels as int8_kernels
-from model.int8.vectors import LANES
+from model.int8.vectors import LANES, ROW, Vectors, kernel
 from model.machine.compiled import compiled, entry_point, float32_at, int64_at
 from model.published.compiled import kernels
-from model.published.compiled.fastconformer import image_kernels
 from model.published.compiled.fastconformer.attention import attend
 from model.published.compiled.fastconformer.plan import (
     BORDER,
@@ -46,6 +47,47 @@ from model.published.compiled.linears import (
     linear_at,
 )
 from model.published.filter_bank import BINS
+
+IMAGE_TAPS = 3  # of the convolutions over time and frequency, in each direction
+
+
+@kernel
+def from_one_channel(v: Vectors, image: Any, stride: Any, weights: Any, bias: Any, out: Any, vectors: Any) -> None:
+    """Compute relu(convolution) of an image with one channel; `stride` bytes from row to row; weights (9, C)."""
+    width = v.times(vectors, ROW)
+    places = [
+        v.all(v.at(image, v.times(stride, row)), 4 * column)
+        for row in range(IMAGE_TAPS)
+        for column in range(IMAGE_TAPS)
+    ]
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        total = v.floats(bias, offset)
+        for tap, place in enumerate(places):
+            total += place * v.floats(weights, v.at(v.times(width, tap), offset))
+        v.keep(total.most(0.0), out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
+@kernel
+def per_channel(v: Vectors, image: Any, stride: Any, weights: Any, bias: Any, out: Any, vectors: Any) -> None:
+    """Compute a convolution of each channel; `stride` bytes from row to row; weights (9, C)."""
+    width = v.times(vectors, ROW)
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        total = v.floats(bias, offset)
+        for tap in range(IMAGE_TAPS * IMAGE_TAPS):
+            row, column = divmod(tap, IMAGE_TAPS)
+            here = v.at(v.times(stride, row), v.at(v.times(width, column), offset))
+            total += v.floats(image, here) * v.floats(weights, v.at(v.times(width, tap), offset))
+        v.keep(total, out, offset)
+        return []
+
+    v.loop(vectors, [], body)
 
 
 @entry_point
@@ -120,7 +162,7 @@ def _first_image(work: Work, images: int, frame: int, channels: int) -> None:
     to = work.image + ((frame + 2) * (MANY + BORDER) + 2) * wide
     for column in range(MANY):
         place = work.features + 2 * frame * IMAGE_WIDTH + 2 * column * 4
-        image_kernels.from_one_channel(place, IMAGE_WIDTH, part[0], part[1], to + column * wide, channels // LANES)
+        from_one_channel(place, IMAGE_WIDTH, part[0], part[1], to + column * wide, channels // LANES)
 
 
 @compiled
@@ -130,7 +172,7 @@ def _next_image(image: int, bins: int, part: int, frame: int, columns: int, chan
     stride = (bins + BORDER) * wide
     for column in range(columns):
         place = image + 2 * frame * stride + 2 * column * wide
-        image_kernels.per_channel(place, stride, weights[0], weights[1], out + column * wide, channels // LANES)
+        per_channel(place, stride, weights[0], weights[1], out + column * wide, channels // LANES)
 
 
 @compiled

@@ -13,9 +13,16 @@ from model.machine.compiled import compiled, float32_at
 from model.published.compiled import kernels
 from model.published.compiled.float_product import float_product
 from model.published.compiled.linears import NO_ACTIVATION, apply_linear, linear_at
-from model.published.compiled.zipformer2.kernels import gated_by_tanh, masked_softmax
-from model.published.compiled.zipformer2.plan import LayerPlan, Plan, StackPlan
-from model.published.compiled.zipformer2.products import States, add_layer, state_of, steps_of
+from model.published.compiled.zipformer2.kernels import masked_softmax
+from model.published.compiled.zipformer2.plan import (
+    LayerPlan,
+    Plan,
+    StackPlan,
+    States,
+    add_layer,
+    state_of,
+    steps_of,
+)
 
 Ring = tuple[int, int, int]
 """Slots that a step's frames fill, from the first to before the second; number of slots with frames after that."""
@@ -130,7 +137,7 @@ def attend_nonlinearly(
         new = work.projected + row * frames * stride
         for frame in range(frames):
             gate = new + frame * stride
-            gated_by_tanh(gate + inner * 4, gate, values + (begin + frame) * inner * 4, vectors)
+            kernels.gated_by_tanh(gate + inner * 4, gate, values + (begin + frame) * inner * 4, vectors)
         weights = work.attention + row * stack.heads * frames * key_row
         float_product(weights, key_row, frames, values, inner * 4, filled, vectors, out, inner * 4)
         for frame in range(frames):

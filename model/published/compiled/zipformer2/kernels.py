@@ -130,18 +130,6 @@ def make_chunk_convolution(together: int) -> Callable[..., None]:
 
 
 @kernel
-def gated_by_tanh(v: Vectors, x: Any, gate: Any, out: Any, vectors: Any) -> None:
-    """Compute x * tanh(gate)."""
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep(v.floats(x, offset) * v.floats(gate, offset).tanh(), out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
 def masked_softmax(v: Vectors, scores: Any, relative: Any, mask: Any, vectors: Any) -> None:
     """Replace scores by softmax(scores + relative); where the mask is `MASKED` instead of 0 the result is 0."""
 
@@ -181,17 +169,6 @@ def weighted_sum(v: Vectors, frames: Any, stride: Any, weights: Any, count: Any,
             return [carried[0] + frame * v.all(weights, v.times(number, 4))]
 
         v.keep(v.loop(count, [v.constant(0.0)], add_frame)[0], out, offset)
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def clear(v: Vectors, out: Any, vectors: Any) -> None:
-    """Write zeros."""
-
-    def body(index: Any, _: Any) -> Any:
-        v.keep(v.constant(0.0), out, v.times(index, ROW))
         return []
 
     v.loop(vectors, [], body)

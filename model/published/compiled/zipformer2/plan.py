@@ -7,14 +7,31 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from model.int8.vectors import ROW
 from model.machine.compiled import compiled, int64_at
-from model.published.compiled.linears import Scratch
+from model.published.compiled.linears import (
+    LIMITS,
+    SWOOSH_L,
+    VECTORS,
+    Scratch,
+    add_linear,
+    add_sums,
+    apply_linear,
+    finish_as_inputs,
+    linear_at,
+    multiply_inputs,
+    quantize_inputs,
+)
 
 BINS, EMBED_BINS = 80, 19
 CHANNELS = (8, 32, 128)  # after each convolution of the embedding
 SIDE = 3  # frames and bins on each side of a tap of the ConvNeXt layer
 FIRST_LINEAR = 3  # row of the table of linear layers: those of the embedding come first
 LAYER_LINEARS = 17
+
+
+States = tuple[int, int, int]
+"""Addresses of the slots of a block's streams (int64) and of the slab of states, bytes from one state to the next."""
 
 
 class StackPlan(NamedTuple):
@@ -159,3 +176,41 @@ def layer_at(table: int, row: int) -> LayerPlan:
         at[0], at[1], at[2], at[3], at[4], (at[5], at[6]), (at[7], at[8]), (at[9], at[10]), (at[11], at[12]),
         (at[13], at[14]), at[15], at[16], (at[17], at[18]), (at[19], at[20]),
     )  # fmt: skip
+
+
+@compiled
+def state_of(states: States, row: int) -> int:
+    """Return the address of a stream's state."""
+    slots, slab, stride = states
+    slot: int = int64_at(slots)[row]
+    return slab + slot * stride
+
+
+@compiled
+def steps_of(state: int) -> int:
+    """Return the number of steps of a stream."""
+    steps: int = int64_at(state)[0]
+    return steps
+
+
+@compiled
+def add_layer(plan: Plan, linear: int, x: int, stride: int, rows: int, out: int) -> None:
+    """Add a linear layer of rows of `x` to contiguous rows."""
+    add_linear(linear_at(plan.constants.linears, linear), x, stride, rows, plan.scratch, out)
+
+
+@compiled
+def add_feed_forward(plan: Plan, linear: int, x: int, rows: int) -> None:
+    """Add a feed-forward module, two linear layers from row `linear` on, to contiguous rows."""
+    first, second = linear_at(plan.constants.linears, linear), linear_at(plan.constants.linears, linear + 1)
+    stride = second[VECTORS] * ROW
+    if first[LIMITS] != 0 and second[LIMITS] != 0:
+        quantize_inputs(first, x, stride, rows, plan.scratch)
+        multiply_inputs(first, rows, plan.scratch)
+        finish_as_inputs(first, second, SWOOSH_L, rows, plan.scratch)
+        multiply_inputs(second, rows, plan.scratch)
+        add_sums(second, rows, plan.scratch, x)
+    else:
+        width = first[VECTORS] * ROW
+        apply_linear(first, SWOOSH_L, x, stride, rows, plan.scratch, plan.scratch.hidden, width)
+        add_linear(second, plan.scratch.hidden, width, rows, plan.scratch, x)

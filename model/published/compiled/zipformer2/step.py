@@ -7,13 +7,14 @@ rest one stream at a time. Equivalent of `Zipformer2.streaming_forward` in icefa
 from __future__ import annotations
 
 from model.int8 import kernels as int8_kernels
+from model.int8.features import clear_rows
 from model.int8.vectors import LANES, ROW
 from model.machine.compiled import compiled, entry_point, int64_at
 from model.published.compiled import kernels
 from model.published.compiled.linears import NO_ACTIVATION, VECTORS, apply_linear, linear_at
 from model.published.compiled.zipformer2.attention import attend, attend_nonlinearly, ring_of, weights_of
 from model.published.compiled.zipformer2.embedding import embed
-from model.published.compiled.zipformer2.kernels import clear, make_chunk_convolution, weighted_sum
+from model.published.compiled.zipformer2.kernels import make_chunk_convolution, weighted_sum
 from model.published.compiled.zipformer2.plan import (
     BINS,
     FIRST_LINEAR,
@@ -21,10 +22,14 @@ from model.published.compiled.zipformer2.plan import (
     LayerPlan,
     Plan,
     StackPlan,
+    States,
+    add_feed_forward,
+    add_layer,
     layer_at,
     stack_at,
+    state_of,
+    steps_of,
 )
-from model.published.compiled.zipformer2.products import States, add_feed_forward, add_layer, state_of, steps_of
 
 _convolution = make_chunk_convolution(4)
 _narrow_convolution = make_chunk_convolution(1)
@@ -63,7 +68,7 @@ def _enter(plan: Plan, stack: StackPlan, x: int, width: int, x_row: int, count: 
         out = work.entered + row * row_bytes
         int8_kernels.copy_bytes(out, x + row * x_row, kept * 4)
         if stack.width > kept:
-            clear(out + kept * 4, (stack.width - kept) // LANES)
+            clear_rows(out + kept * 4, (stack.width - kept) // LANES)
     if stack.factor == 1:
         int8_kernels.copy_bytes(work.x, work.entered, count * stack.frames * row_bytes)
     else:

@@ -23,7 +23,7 @@ from tests.support.networks.probes import make_probe
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(make_probe("nemo-ctc", tmp_path_factory.mktemp("compiled"), size="exported", hidden=64).folder)
+    return Path(make_probe("nemo-ctc", tmp_path_factory.mktemp("compiled"), hidden=64).folder)
 
 
 @pytest.fixture

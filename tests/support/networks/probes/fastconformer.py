@@ -1,7 +1,7 @@
 """NeMo's cache-aware FastConformer as its exporter writes it, with random weights: a nemo-ctc file.
 
-Unlike the small graph of nemo.py, nodes and their order are those of a released export, so that its speed and its bits
-say something about released models. Keys and values of all cached frames are projected at every step, and the table of
+Nodes and their order are those of a released export, so that its speed and its bits say something about released
+models. Keys and values of all cached frames are projected at every step, and the table of
 relative positions in every layer. Released exports that are older than the masks between the convolutions of the
 subsampling have none, and neither has this one.
 
@@ -16,8 +16,10 @@ import numpy as np
 
 from .exporting import END, bias, dense, depthwise, gated, layer_norm, part, pointwise, shape, silu, size
 from .graph import FLOAT
-from .nemo import DEVIATION, MEAN, MELS, NeMo
 
+MELS = 80
+SUBSAMPLING = 8
+MEAN, DEVIATION = -10.0, 4.0  # of the features of speech
 REDUCED = 11  # of 80 mel bins after three convolutions of stride 2
 DROPPED = 2  # first frames of the subsampling, which overlap the previous chunk
 MASKED = np.float32(-10_000)
@@ -25,13 +27,35 @@ HALF = np.float32(0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class FastConformer(NeMo):
+class FastConformer:
     """The sizes in the metadata, and those of the weights."""
 
+    window: int = 25
+    shift: int = 16
+    layers: int = 2
     left: int = 14
+    hidden: int = 16
+    kept: int = 4  # frames of a convolution's cache
+    heads: int = 2
     feedforward: int = 64
     channels: int = 16  # of the subsampling's convolutions
     positions: int = 100  # most frames that the table of relative positions is for
+    pred_rnn_layers: int = 1  # these two only for the transducer
+    pred_hidden: int = 16
+
+    @property
+    def frames(self):
+        return self.shift // SUBSAMPLING
+
+    def metadata(self, vocabulary):
+        """Return the metadata without that of the transducer; `vocabulary` counts the blank, NeMo's does not."""
+        values = {"vocab_size": vocabulary - 1, "window_size": self.window, "chunk_shift": self.shift}
+        channel = (self.layers, self.left, self.hidden)
+        time = (self.layers, self.hidden, self.kept)
+        for name, sizes in (("cache_last_channel", channel), ("cache_last_time", time)):
+            values |= {f"{name}_dim{place}": size for place, size in enumerate(sizes, 1)}
+        values |= {"normalize_type": "", "subsampling_factor": SUBSAMPLING, "version": "1", "model_author": "NeMo"}
+        return values | {"model_type": "EncDecHybridRNNTCTCBPEModel", "comment": "probe"}
 
 
 def published(hidden, layers, heads):
@@ -39,7 +63,7 @@ def published(hidden, layers, heads):
     return sizes | {"hidden": hidden, "layers": layers, "heads": heads}
 
 
-SIZES = {"exported": {}, "exported-26m": published(256, 16, 4), "exported-109m": published(512, 17, 8)}
+SIZES = {"small": {}, "26m": published(256, 16, 4), "109m": published(512, 17, 8)}
 
 
 def write_ctc(graph, spec, vocabulary):

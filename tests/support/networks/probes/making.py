@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from . import fastconformer, nemo, t_one, transducers, zipformer, zipformer2
-from .calibration import biases, windows_of
+from . import fastconformer, t_one, transducers, zipformer
+from .calibration import biases, open_session, run_windows, windows_of
 from .graph import Graph, onnx
-from .running import open_session, run_windows
 from .tokens import blank_of, symbols, write_tokens
 
 
@@ -21,25 +20,16 @@ def alone(write):
 
 TRANSDUCERS = ("zipformer2-transducer", "nemo-transducer")
 FORMATS = {
-    "zipformer2-ctc": (zipformer2.Zipformer2, zipformer2.SIZES, alone(zipformer2.write_ctc)),
-    "nemo-ctc": (nemo.NeMo, nemo.SIZES, alone(nemo.write_ctc)),
-    "t-one-ctc": (t_one.TOne, t_one.SIZES, alone(t_one.write_ctc)),
-    "zipformer2-transducer": (zipformer2.Zipformer2, zipformer2.SIZES, transducers.write_zipformer2),
-    "nemo-transducer": (nemo.NeMo, nemo.SIZES, transducers.write_nemo),
-}
-EXPORTED = {
-    "nemo-ctc": (fastconformer.FastConformer, fastconformer.SIZES, alone(fastconformer.write_ctc)),
-    "nemo-transducer": (fastconformer.FastConformer, fastconformer.SIZES, transducers.write_exported_nemo),
     "zipformer2-ctc": (zipformer.Zipformer, zipformer.SIZES, alone(zipformer.write_ctc)),
-    "zipformer2-transducer": (zipformer.Zipformer, zipformer.SIZES, transducers.write_exported_zipformer2),
+    "nemo-ctc": (fastconformer.FastConformer, fastconformer.SIZES, alone(fastconformer.write_ctc)),
+    "t-one-ctc": (t_one.TOne, t_one.SIZES, alone(t_one.write_ctc)),
+    "zipformer2-transducer": (zipformer.Zipformer, zipformer.SIZES, transducers.write_zipformer2),
+    "nemo-transducer": (fastconformer.FastConformer, fastconformer.SIZES, transducers.write_nemo),
 }
-"""Graphs node by node as the exporters write them, for sizes whose names begin with "exported"."""
 KINDS = tuple(FORMATS)
 FRAME_S = {"zipformer2-ctc": 0.04, "nemo-ctc": 0.08, "t-one-ctc": 0.03}
 FRAME_S |= {"zipformer2-transducer": 0.04, "nemo-transducer": 0.08}
-VOCABULARIES = {"small": 60, "medium": 500, "large": 500}
-VOCABULARIES |= {"exported": 60, "exported-26m": 1025, "exported-109m": 1025}
-VOCABULARIES |= {"exported-22m": 500, "exported-65m": 500}
+VOCABULARIES = {"small": 60, "22m": 500, "65m": 500, "26m": 1025, "109m": 1025}
 STYLES = {"t-one-ctc": "characters"}
 LEAST = {"bytes": 320}  # least vocabulary of styles that need more than a small one
 CTC_BLANK_SHARE = 0.6
@@ -72,9 +62,7 @@ class Probe:
 def make_probe(kind, folder, *, size="small", seed=0, **changes):
     """Write a probe of this kind to the folder, which is created.
 
-    `size`: "small", "medium" (published numbers of states) or "large" (published numbers of weights, zipformer2 only);
-    "exported" and "exported-…" are small and full sizes, of nemo-ctc and zipformer2-ctc, with the nodes of released
-    exports.
+    `size`: "small", or a published number of weights: "22m" and "65m" of zipformer2, "26m" and "109m" of NeMo.
     `changes`: the sizes that the kind's module lists (window, shift, state_dim, …), and `vocabulary` (blank included),
     `tokens` (a style of tokens.py), `space` ("line" or "|", of characters), `suffix` (of the file names, as
     "-epoch-99-avg-1-chunk-16-left-128"), `quantized` (products of bytes, in a file named int8).
@@ -82,14 +70,11 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     if kind not in FORMATS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     style = changes.pop("tokens", STYLES.get(kind, "bpe"))
-    least = 35 if kind == "t-one-ctc" else VOCABULARIES[size]
+    least = 35 if kind == "t-one-ctc" else VOCABULARIES.get(size, 0)
     vocabulary = changes.pop("vocabulary", max(least, LEAST.get(style, 0)))
     names = symbols(kind, style, vocabulary, seed, changes.pop("space", "line"))
     ending, quantized = changes.pop("suffix", ""), changes.pop("quantized", False)
-    formats = EXPORTED if size.startswith("exported") else FORMATS
-    if kind not in formats:
-        raise ValueError(f"{kind} has no size {size}")
-    spec_type, sizes, write = formats[kind]
+    spec_type, sizes, write = FORMATS[kind]
     unknown = set(changes) - {field.name for field in fields(spec_type)}
     if unknown or size not in sizes:
         raise ValueError(f"{kind} has no setting {', '.join(unknown) or size}")
@@ -140,6 +125,10 @@ def calibrate(models, states, kind, spec, blank):
         outputs = [output.transpose(0, 2, 1) for output in outputs]
     frames = np.concatenate(outputs, axis=1)[0]  # (T, D)
     joiner = models["joiner"]
+    beat = constant(joiner, "beat")
+    spoken = frames[: len(frames) * 2 // 3] @ beat  # without the quiet end
+    set_constant(joiner, "beat", beat * 8 / spoken.std())
+    set_constant(joiner, "beat_bias", -np.median(spoken, axis=0) * 8 / spoken.std())
     history = transducers.histories(sessions["decoder"], blank, len(constant(joiner, "bias")))
     scores = transducers.scores(open_session(joiner.SerializeToString()), frames, history)
     set_constant(joiner, "bias", -scores.mean(0))

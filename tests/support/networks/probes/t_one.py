@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from .graph import FLOAT, FLOAT16
-from .layers import attention_weights, clock_values, ctc_head, feed_forward, join_heads, norm, split_heads
 
 WINDOW, FRAMES = 2400, 10  # samples and output frames of 0.3 s at 8 kHz
 PERIOD = 37.0  # frames
+HARMONICS = 3  # of the clock
 LEAK = 0.7  # share of the mix that remains after a chunk
 
 
@@ -39,7 +39,7 @@ class TOne:
         return values | {"sample_rate": 8000, "frame_length_ms": 300, "state_dim": self.state_dim}
 
 
-SIZES = {"small": {}, "medium": {"state_dim": 219729, "hidden": 64, "history": 64, "heads": 4}}
+SIZES = {"small": {}}
 
 
 def write_ctc(graph, spec, vocabulary):
@@ -93,7 +93,7 @@ def attended(graph, x, history, spec):
         split_heads(graph, graph.linear(source, size, size, scale=1.5 * size**-0.5), heads, size // heads)
         for source in (x, joined, joined)
     )
-    weights = attention_weights(graph, query, key, np.zeros(1), steps=FRAMES, places=spec.history + FRAMES)
+    weights = attention_weights(graph, query, key, steps=FRAMES, places=spec.history + FRAMES)
     seen = graph.linear(join_heads(graph, graph("MatMul", weights, value), size), size, size, scale=2 * size**-0.5)
     hidden = norm(graph, graph("Add", x, seen), size)
     hidden = norm(graph, graph("Add", hidden, feed_forward(graph, hidden, size, 2 * size)), size)
@@ -112,3 +112,52 @@ def leaking_mix(graph, x, rest, spec):
     spread = graph.slice(graph("Reshape", summary, [0, groups * size]), 0, length, 1)
     fresh = graph("Mul", spread, graph.weight(length, scale=1 - LEAK))
     return graph("Tanh", added), graph("Add", graph("Mul", rest, np.float32(LEAK)), fresh)
+
+
+def norm(graph, x, size):
+    return graph("LayerNormalization", x, np.ones(size, np.float32), axis=-1)
+
+
+def feed_forward(graph, x, size, inner):
+    """Apply a layer of `inner` SiLU units to (N, T, D) float32."""
+    middle = graph.linear(x, size, inner)
+    return graph.linear(graph("Mul", middle, graph("Sigmoid", middle)), inner, size)
+
+
+def attention_weights(graph, query, key, *, steps, places):
+    """Softmax over places (N, heads, steps, places) of query (N, heads, steps, d) and key (N, heads, places, d).
+
+    A random bias per step and position replaces the position encoding.
+    """
+    scores = graph("MatMul", query, graph("Transpose", key, perm=[0, 1, 3, 2]))
+    position = graph.weight(steps, places, scale=1.0)
+    return graph("Softmax", graph("Add", scores, position), axis=-1)
+
+
+def split_heads(graph, x, heads, size):
+    """(N, T, heads · size) → (N, heads, T, size)."""
+    return graph("Transpose", graph("Reshape", x, [0, -1, heads, size]), perm=[0, 2, 1, 3])
+
+
+def join_heads(graph, x, size):
+    """(N, heads, T, size / heads) → (N, T, size)."""
+    return graph("Reshape", graph("Transpose", x, perm=[0, 2, 1, 3]), [0, -1, size])
+
+
+def clock_values(graph, cosine, sine, size, strength=0.4):
+    """Return a random projection of the clock's harmonics, (N, T, size), so that the output varies in silence too."""
+    values, turned = [cosine, sine], (cosine, sine)
+    for _ in range(HARMONICS - 1):
+        real = graph("Sub", graph("Mul", turned[0], cosine), graph("Mul", turned[1], sine))
+        imaginary = graph("Add", graph("Mul", turned[0], sine), graph("Mul", turned[1], cosine))
+        turned = real, imaginary
+        values += turned
+    stacked = graph("Concat", *[graph("Unsqueeze", value, [2]) for value in values], axis=2)
+    return graph("MatMul", stacked, graph.weight(2 * HARMONICS, size, scale=strength * HARMONICS**-0.5))
+
+
+def ctc_head(graph, hidden, size, vocabulary):
+    """Return log-probabilities (N, T, V); the constant "bias" is set by the calibration."""
+    logits = graph("Mul", graph.linear(norm(graph, hidden, size), size, vocabulary), np.float32(3))
+    biased = graph("Add", logits, graph.constant(np.zeros(vocabulary, np.float32), "bias"))
+    return graph("LogSoftmax", biased, axis=-1)

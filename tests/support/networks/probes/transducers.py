@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import fastconformer, nemo, zipformer
+from . import fastconformer, zipformer
 from .graph import FLOAT
-from .layers import norm, with_clock
-from .zipformer2 import Encoder
 
 ROLES = ("encoder", "decoder", "joiner")
-BLANK_SHARES = {"zipformer2-transducer": 0.85, "nemo-transducer": 0.75}
+BLANK_SHARES = {"zipformer2-transducer": 0.85, "nemo-transducer": 0.65}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +29,7 @@ class Head:
 
 def write_zipformer2(graphs, spec, vocabulary):
     """The three graphs of a zipformer2-transducer: their metadata by role."""
-    graph, size = graphs["encoder"], spec.joiner_dim
-    encoder = Encoder(graph, spec)
-    hidden = with_clock(graph, norm(graph, encoder.hidden(size), size), encoder.clock)
-    graph.output(hidden, "encoder_out", ["N", spec.shift // 4, size])
-    encoder.give_states()
-    return write_stateless_search(graphs, spec, vocabulary)
-
-
-def write_exported_zipformer2(graphs, spec, vocabulary):
-    """The three graphs of a zipformer2-transducer, the encoder node by node as its exporter writes it."""
     zipformer.write_frames(graphs["encoder"], spec)
-    return write_stateless_search(graphs, spec, vocabulary)
-
-
-def write_stateless_search(graphs, spec, vocabulary):
-    """The decoder and joiner of a zipformer2-transducer: the metadata of all graphs by role."""
     size = spec.joiner_dim
     write_stateless(graphs["decoder"], spec, vocabulary)
     joiner = graphs["joiner"]
@@ -80,16 +63,17 @@ def joined(graph, frame, history, projected, head):
     """Scores (..., V) of a frame and a history, pairs of value and size; `projected` are both at the same size.
 
     Tokens have log-probabilities among themselves. The blank follows a feature of the frame, which no history
-    can suppress, and the sign of the frame's clock times that of a feature of the history: a symbol may flip it, so
-    that bursts end. The calibration sets "bias" and "blank_bias".
+    can suppress, and the sign of another feature of the frame times that of a feature of the history: a symbol may flip
+    it, so that bursts end. The calibration sets "bias" and "blank_bias", and "beat" and "beat_bias" so that both signs
+    are as frequent.
     """
     size, vocabulary = frame[1], head.vocabulary
     activity = graph("Tanh", graph("Add", *projected))
     logits = graph.linear(activity, size, vocabulary, scale=4 * size**-0.5)
     tokens = graph("LogSoftmax", graph("Add", logits, graph.constant(np.zeros(vocabulary), "bias")), axis=-1)
     own = graph.linear(frame[0], size, 1, scale=head.own * size**-0.5)
-    cosine, sine = (graph.slice(frame[0], column, column + 1, -1) for column in (0, 1))
-    beat = graph("Tanh", graph("Mul", graph("Mul", cosine, sine), np.float32(6)))  # at twice the clock's rate
+    beat = graph("MatMul", frame[0], graph.constant(graph.random.standard_normal((size, 1)), "beat"))
+    beat = graph("Tanh", graph("Add", beat, graph.constant(np.zeros(1), "beat_bias")))
     turn = graph("Tanh", graph("Mul", graph.slice(history[0], 0, 1, -1), np.float32(3)))
     gate = graph("Mul", graph("Mul", beat, turn), np.float32(head.gate))
     only_blank = np.eye(1, vocabulary, head.blank)[0]
@@ -99,22 +83,7 @@ def joined(graph, frame, history, projected, head):
 
 def write_nemo(graphs, spec, vocabulary):
     """The three graphs of a nemo-transducer: their metadata by role."""
-    graph, size = graphs["encoder"], spec.hidden
-    hidden, clock, give_states = nemo.write_encoder(graph, spec)
-    hidden = with_clock(graph, norm(graph, hidden, size), clock)
-    graph.output(graph("Transpose", hidden, perm=[0, 2, 1]), "outputs", ["N", size, spec.frames])
-    give_states()
-    return write_search(graphs, spec, vocabulary)
-
-
-def write_exported_nemo(graphs, spec, vocabulary):
-    """The three graphs of a nemo-transducer, the encoder node by node as its exporter writes it."""
     fastconformer.write_frames(graphs["encoder"], spec)
-    return write_search(graphs, spec, vocabulary)
-
-
-def write_search(graphs, spec, vocabulary):
-    """The decoder and joiner of a nemo-transducer: the metadata of all graphs by role."""
     size, inner = spec.hidden, spec.pred_hidden
     write_lstm(graphs["decoder"], spec, vocabulary)
     joiner = graphs["joiner"]
@@ -168,21 +137,15 @@ def with_turn(graph, after, before):
 
 
 def histories(session, blank, vocabulary, count=200, seed=0):
-    """Return outputs (…, D) of a prediction network after random symbols."""
-    random = np.random.default_rng(seed)
+    """Return outputs (count, D) of a prediction network: after random symbols, of an LSTM those of new streams."""
     inputs = session.get_inputs()
     if len(inputs) == 1:
-        symbols = random.integers(0, vocabulary, (count, inputs[0].shape[1]))
+        symbols = np.random.default_rng(seed).integers(0, vocabulary, (count, inputs[0].shape[1]))
         return session.run(None, {inputs[0].name: symbols})[0]
     layers, _, size = inputs[2].shape
-    states = [np.zeros((layers, count, size), np.float32) for _ in range(2)]
-    found = []
-    for step in range(4):
-        symbols = random.integers(0, vocabulary - 1, (count, 1)) if step else np.full((count, 1), blank)
-        values = [symbols.astype(np.int32), np.ones(count, np.int32), *states]
-        output, _, *states = session.run(None, {entry.name: value for entry, value in zip(inputs, values, strict=True)})
-        found.append(output[:, :, 0])
-    return np.concatenate(found[-2:])
+    states = np.zeros((layers, count, size), np.float32)
+    values = [np.full((count, 1), blank, np.int32), np.ones(count, np.int32), states, states]
+    return session.run(None, {entry.name: value for entry, value in zip(inputs, values, strict=True)})[0][:, :, 0]
 
 
 def scores(joiner, frames, history, seed=0):

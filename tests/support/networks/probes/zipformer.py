@@ -1,8 +1,8 @@
 """icefall's streaming zipformer as its exporter writes it, with random weights: a zipformer2-ctc file.
 
-Unlike the small graph of zipformer2.py, nodes and their order are those of a released export, so that its speed and its
-bits say something about released models. Hidden values are (T, N, D), as there. Weights are scaled so that every branch
-counts.
+Nodes and their order are those of a released export, so that its speed and its bits say something about released
+models. Stacks run at reduced rates; each layer has six states. Hidden values are (T, N, D), inner frames 20 ms, output
+frames 40 ms. Weights are scaled so that every branch counts.
 
 Source: icefall's Zipformer2, Conv2dSubsampling and ChunkCausalDepthwiseConv1d, and its export script for streaming CTC.
 """
@@ -13,27 +13,69 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .exporting import END, bias, dense, depthwise, part, shape, size
-from .zipformer2 import EMBED_CHANNELS, EMBED_LEFT, EMBEDDED, MELS, SPREAD, Encoder, Zipformer2
+from .exporting import (
+    END,
+    bias,
+    bias_norm,
+    bypass,
+    dense,
+    depthwise,
+    downsample,
+    part,
+    shape,
+    size,
+    swoosh,
+    upsample,
+    with_width,
+)
+
+MELS = 80
+EMBEDDED = 19  # bins after the embedding
+EMBED_CHANNELS, EMBED_LEFT = 128, 3
+SPREAD = {"": (-9.0, 4.0), "whisper": (0.0, 0.6)}  # mean and deviation of the features of speech
 
 INT32, BOOL = 6, 9
 EMBED_CONVOLUTIONS = ((8, [1, 1], [0, 1] * 2), (32, [2, 2], [0] * 4), (EMBED_CHANNELS, [1, 2], [0] * 4))
 """Channels, strides and padding of the convolutions of 3 x 3 taps."""
 CONVNEXT_TAPS, CONVNEXT_RATIO = 7, 3
 MASKED = np.float32(-1_000)
-SWOOSHES = {"L": (4.0, 0.035), "R": (1.0, 0.313261687)}  # offset of the input, constant that makes 0 of 0 for R
 POSITION_HEAD = 4  # numbers of a head's query for positions
 
 
 @dataclass(frozen=True, slots=True)
-class Zipformer(Zipformer2):
-    """The sizes in the metadata, and those of the weights."""
+class Zipformer:
+    """Sizes in the metadata, one value per stack, and further sizes of the weights."""
 
+    encoder_dims: tuple = (16, 24)
+    num_encoder_layers: tuple = (2, 1)
+    cnn_module_kernels: tuple = (7, 5)
+    left_context_len: tuple = (16, 8)
+    num_heads: tuple = (2, 2)
+    query_head_dims: tuple = (4, 4)
+    value_head_dims: tuple = (4, 3)
+    feedforward_dims: tuple = (24, 32)
     position_size: int = 12
     positions: int = 200  # most frames that the table of relative positions is for
+    window: int = 45
+    shift: int = 32
+    feature: str = ""
+    joiner_dim: int = 24  # these two only for the transducer
+    context_size: int = 2
+
+    @property
+    def inner_frames(self):
+        return self.shift // 2
+
+    def metadata(self, comment):
+        lists = ("encoder_dims", "query_head_dims", "value_head_dims", "num_heads", "num_encoder_layers")
+        lists += ("cnn_module_kernels", "left_context_len")
+        values = {name: ",".join(map(str, getattr(self, name))) for name in lists}
+        values |= {"model_type": "zipformer2", "version": "1", "model_author": "probe", "comment": comment}
+        values |= {"T": self.window, "decode_chunk_len": self.shift}
+        return values | ({"feature": self.feature} if self.feature else {})
 
 
-SMALL = {
+MEDIUM = {
     "encoder_dims": (192, 256, 256, 256, 256, 256),
     "num_encoder_layers": (2,) * 6,
     "cnn_module_kernels": (31, 31, 15, 15, 15, 31),
@@ -45,17 +87,17 @@ SMALL = {
     "position_size": 48,
     "positions": 2_000,
 }
-MEDIUM = SMALL | {
+LARGE = MEDIUM | {
     "encoder_dims": (192, 256, 384, 512, 384, 256),
     "num_encoder_layers": (2, 2, 3, 4, 3, 2),
     "feedforward_dims": (512, 768, 1024, 1536, 1024, 768),
 }
-SIZES = {"exported": {}, "exported-22m": SMALL, "exported-65m": MEDIUM}
+SIZES = {"small": {}, "22m": MEDIUM, "65m": LARGE}
 
 
 def write_ctc(graph, spec, vocabulary):
     """The graph of a zipformer2-ctc file: its metadata."""
-    encoder, frames = Exported(graph, spec), spec.shift // 4
+    encoder, frames = Encoder(graph, spec), spec.shift // 4
     hidden = encoder.hidden()
     count = max(spec.encoder_dims)
     offsets = graph.constant(np.zeros(vocabulary, np.float32), "bias")
@@ -67,40 +109,11 @@ def write_ctc(graph, spec, vocabulary):
 
 def write_frames(graph, spec):
     """The graph of an encoder of a zipformer2-transducer, with the joiner's projection of its frames."""
-    encoder, count = Exported(graph, spec), max(spec.encoder_dims)
+    encoder, count = Encoder(graph, spec), max(spec.encoder_dims)
     offsets = graph.constant(np.zeros(spec.joiner_dim, np.float32))
     frames = graph("Add", offsets, graph.linear(encoder.hidden(), count, spec.joiner_dim, scale=2 * count**-0.5))
     graph.output(frames, "encoder_out", ["N", spec.shift // 4, spec.joiner_dim])
     encoder.give_states()
-
-
-def swoosh(graph, x, kind, form):
-    """Return log(1 + exp(x - offset)) - 0.08 x - constant, written in one of the forms of icefall's exports."""
-    offset, constant = SWOOSHES[kind]
-    moved = graph("Sub", x, np.float32(offset))
-    if form == "max":
-        zero = graph.constant(np.float32(0))
-        apart = graph("Neg", graph("Abs", graph("Sub", zero, moved)))
-        grown = graph("Log", graph("Add", graph("Exp", apart), np.float32(1)))
-        grown = graph("Add", graph("Max", zero, moved), grown)
-    else:
-        grown = graph("Log", graph("Add", graph("Exp", moved), np.float32(1)))
-        grown = graph("Where", graph("Equal", grown, np.float32(np.inf)), moved, grown)
-    return graph("Sub", graph("Sub", grown, graph("Mul", x, np.float32(0.08))), np.float32(constant))
-
-
-def bias_norm(graph, x, count):
-    """Divide by the root of the mean square of x minus a bias, times a learned scale."""
-    centered = graph("Sub", x, graph.weight(count, scale=0.1))
-    mean = graph("ReduceMean", graph("Pow", centered, np.float32(2)), axes=[-1], keepdims=1)
-    scale = graph("Mul", graph("Pow", mean, np.float32(-0.5)), graph("Exp", np.float32(0.1)))
-    return graph("Mul", x, scale)
-
-
-def bypass(graph, before, after, count):
-    """Return `before` plus a share of the change for each channel."""
-    shares = graph.constant(graph.random.uniform(0.4, 0.9, count).astype(np.float32))
-    return graph("Add", before, graph("Mul", graph("Sub", after, before), shares))
 
 
 def full_width(graph, outputs, sizes):
@@ -111,31 +124,6 @@ def full_width(graph, outputs, sizes):
             pieces.append(part(graph, output, width, count, 2))
             width = count
     return graph("Concat", *pieces, axis=-1)
-
-
-def with_width(graph, x, before, count):
-    """Return the first `count` channels of x (T, N, `before`), followed by zeros if there are fewer."""
-    if count <= before:
-        return part(graph, x, 0, count, 2)
-    missing = shape(graph, size(graph, x, 0), size(graph, x, 1), count - before)
-    return graph("Concat", x, graph("Expand", np.zeros((1, 1, 1), np.float32), missing), axis=-1)
-
-
-def downsample(graph, x, factor):
-    """Return a weighted sum of each `factor` frames of (T, N, D)."""
-    frames, rows, count = (size(graph, x, axis) for axis in range(3))
-    slow = graph("Div", graph("Add", frames, np.int64(factor - 1)), np.int64(factor))
-    x = graph("Reshape", x, shape(graph, slow, factor, rows, count))
-    weights = graph("Softmax", graph.weight(factor, scale=0.3), axis=0)
-    weights = graph("Unsqueeze", graph("Unsqueeze", weights, [-1]), [-1])
-    return graph("ReduceSum", graph("Mul", x, weights), [1], keepdims=0)
-
-
-def upsample(graph, x, factor):
-    """Repeat each frame of (T, N, D)."""
-    frames, rows, count = (size(graph, x, axis) for axis in range(3))
-    x = graph("Expand", graph("Unsqueeze", x, [1]), shape(graph, frames, factor, rows, count))
-    return graph("Reshape", x, shape(graph, graph("Mul", frames, np.int64(factor)), rows, count))
 
 
 def compact_positions(spec):
@@ -149,11 +137,12 @@ def compact_positions(spec):
     return table.astype(np.float32)
 
 
-class Exported(Encoder):
-    """Builder of the encoder's nodes in the order of the exporter; states as in the small graph."""
+class Encoder:
+    """Builder of the encoder's nodes in the order of the exporter; state inputs come in the published order."""
 
     def __init__(self, graph, spec):
-        super().__init__(graph, spec)
+        self.graph, self.spec = graph, spec
+        self.next_states = []  # (value, name, shape, dtype), declared after the first output
         self.table = graph.constant(compact_positions(spec))
 
     def hidden(self):
@@ -179,6 +168,33 @@ class Exported(Encoder):
         self.next_states.append((counted, "new_processed_lens", ["N"], "int64"))
         x = downsample(graph, full_width(graph, outputs, spec.encoder_dims), 2)
         return graph("Transpose", x, perm=[1, 0, 2])
+
+    def give_states(self):
+        """Declare the outputs of the next states."""
+        for value, name, sizes, dtype in self.next_states:
+            self.graph.output(value, name, sizes, dtype)
+            self.graph.states.append((name.removeprefix("new_"), name))
+
+    def layers(self):
+        stacks = np.repeat(np.arange(len(self.spec.num_encoder_layers)), self.spec.num_encoder_layers)
+        return [(int(stack), index) for index, stack in enumerate(stacks)]
+
+    def layer_states(self, stack, index):
+        spec = self.spec
+        left, size, kept = spec.left_context_len[stack], spec.encoder_dims[stack], spec.cnn_module_kernels[stack] // 2
+        keys = spec.query_head_dims[stack] * spec.num_heads[stack]
+        values = spec.value_head_dims[stack] * spec.num_heads[stack]
+        shapes = {
+            "cached_key": [left, "N", keys],
+            "cached_nonlin_attn": [1, "N", left, 3 * size // 4],
+            "cached_val1": [left, "N", values],
+            "cached_val2": [left, "N", values],
+            "cached_conv1": ["N", size, kept],
+            "cached_conv2": ["N", size, kept],
+        }
+        for name, sizes in shapes.items():
+            self.graph.input(f"{name}_{index}", sizes)
+        return shapes
 
     def embedding(self, x):
         """Mel frames (N, window, 80) → frames of 20 ms (N, T, D) and the next state: three convolutions, a ConvNeXt."""
@@ -237,6 +253,14 @@ class Exported(Encoder):
             return inside
         inside = part(graph, upsample(graph, inside, factor), 0, size(graph, x, 0), 0)
         return bypass(graph, x, inside, self.spec.encoder_dims[stack])
+
+    def downsampling(self, stack):
+        """Return the rate of a stack, from its left context: all left contexts span the same time."""
+        factor, rest = divmod(max(self.spec.left_context_len), self.spec.left_context_len[stack])
+        return factor if rest == 0 and self.spec.inner_frames % factor == 0 else 1
+
+    def keep(self, kind, index, value, shape):
+        self.next_states.append((value, f"new_{kind}_{index}", shape, "float32"))
 
     def layer(self, x, stack, states, mask, positions):
         """Apply a layer; `states`: the shapes of its states and its index."""
