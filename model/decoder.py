@@ -20,9 +20,8 @@ from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
 from model.facts import ModelFacts
-from model.lexicon.kept import kept_lexicon
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
-from model.lexicon.lexicon import Lexicon
+from model.lexicon.lexicon import Lexicon, kept_lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.recurrent.model import digest_at, kept_model
 from model.segment_model import reader_for

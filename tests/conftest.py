@@ -82,7 +82,6 @@ SLOW = (
     "model/published/compiled/test_steps.py",
     "server/test_secrets.py",
     "server/test_clock_step.py",
-    "server/models/test_compiled_server.py",
     "deploy/monitoring/test_alertmanager.py",
     "model/published/compiled/test_precompile.py",
     "loadtest/rulers/test_turn_takes.py",

@@ -81,7 +81,7 @@ class FilterBank:
         order = [int(format(k, f"0{half.bit_length() - 1}b")[::-1], 2) for k in range(half)]
         # A factor of one half is applied in the split of the transform at 512 points, see `split_power`.
         scale = 1.0 / 32_768 * (1.0 if options.whisper else 0.5)
-        bands, weights = _bands(_filters(options, points))
+        bands, weights = _bands(filters_of(options, points))
         return cls(
             options=np.array([options.remove_dc, points, options.whisper], np.int64),
             settings=np.array([0.0 if options.whisper else PREEMPHASIS], np.float32),
@@ -117,7 +117,7 @@ def _window(kind: str) -> list[float]:
     return [each**0.85 for each in hann] if kind == "povey" else hann
 
 
-def _filters(options: Fbank, points: int) -> NDArray[np.float64]:
+def filters_of(options: Fbank, points: int) -> NDArray[np.float64]:
     """Return triangular filters (80, points / 2 + 1), on Kaldi's mel scale, or on Slaney's with filters of equal area.
 
     Kaldi's are triangles over mel without the last bin, the others triangles over frequency.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from model.text.chinese_numbers import expand_chinese_numbers
 from model.text.letters import IDEOGRAPHS, folded, has_ideographs, ideographs_apart
 from model.text.notations import expand_numbers
 
@@ -39,6 +38,16 @@ _SIGNS = {"&": "and", "%": "percent", "+": "plus", "=": "equals", "@": "at", "°
 _REST = re.compile(f"[^a-z' {IDEOGRAPHS}]+")
 _EDGES = re.compile(r"(?<![a-z])'+|'+(?![a-z])")
 
+_DIGITS = "零一二三四五六七八九"
+_PLACES = ("", "十", "百", "千")
+_GROUPS = ("", "万", "亿")
+MOST_DIGITS = 8  # of a quantity; longer ones are telephone and account numbers, spoken digit by digit
+
+_AMOUNT = r"\d+(?:,\d{3})*(?:\.\d+)?"
+_PERCENT = re.compile(rf"({_AMOUNT})\s?%")
+_YEAR = re.compile(r"(\d{4})(?=\s?年)")
+_NUMBER = re.compile(_AMOUNT)
+
 
 def spoken(text: str) -> str:
     """Spoken form of a text: "Dr. Smith paid $3.50 in 1984" -> "doctor smith paid three point …".
@@ -53,3 +62,44 @@ def spoken(text: str) -> str:
         for sign, word in _SIGNS.items():
             plain = plain.replace(sign, f" {word} ")
     return " ".join(_EDGES.sub(" ", _REST.sub(" ", plain.replace("-", " "))).split())
+
+
+def expand_chinese_numbers(text: str) -> str:
+    """Replace the numbers of Chinese text by characters: "1998年" is 一九九八年, "3.5%" 百分之三点五."""
+    text = _PERCENT.sub(lambda at: f"百分之{_number(at[1])}", text)
+    text = _YEAR.sub(lambda at: _each(at[1]), text)
+    return _NUMBER.sub(lambda at: _number(at[0]), text)
+
+
+def _number(text: str) -> str:
+    whole, _, fraction = text.replace(",", "").partition(".")
+    return _integer(whole) + (f"点{_each(fraction)}" if fraction else "")
+
+
+def _each(digits: str) -> str:
+    return "".join(_DIGITS[int(digit)] for digit in digits)
+
+
+def _integer(digits: str) -> str:
+    if len(digits) > MOST_DIGITS or (len(digits) > 1 and digits[0] == "0"):
+        return _each(digits)
+    value, groups = int(digits), list[str]()
+    if value == 0:
+        return _DIGITS[0]
+    for name in _GROUPS:
+        value, rest = divmod(value, 10_000)
+        groups.append(f"{_below_ten_thousand(rest, padded=value > 0)}{name if rest else ''}")
+    said = "".join(reversed(groups))
+    return said.removeprefix("一") if said.startswith("一十") else said
+
+
+def _below_ten_thousand(value: int, *, padded: bool) -> str:
+    """Spoken form of 0 <= value < 10,000; `padded` if digits precede it, so that a zero in front is spoken as 零."""
+    said = ""
+    for place in (3, 2, 1, 0):
+        digit = value // 10**place % 10
+        if digit:
+            said += _DIGITS[digit] + _PLACES[place]
+        elif value % 10**place and (said or padded) and not said.endswith("零"):
+            said += "零"
+    return said

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from model.published.filter_bank import WHISPER, filters_of
+
 SAMPLE_RATE = 16_000
 SAMPLES = 8 * SAMPLE_RATE
 WINDOW, HOP, BANDS = 400, 160, 80
@@ -20,7 +22,6 @@ FRAMES = SAMPLES // HOP
 FLOOR = 1e-10
 RANGE = 8.0  # of the logarithms below the greatest one
 VARIANCE_FLOOR = 1e-7
-_LINEAR_BELOW_HZ, _LINEAR_MELS, _STEPS = 1_000.0, 15.0, 27.0 / np.log(6.4)  # Slaney's scale: linear, then logarithmic
 
 
 def log_mel(samples: NDArray[np.int16]) -> NDArray[np.float32]:
@@ -47,22 +48,4 @@ def _window() -> NDArray[np.float64]:
 @functools.cache
 def _filters() -> NDArray[np.float64]:
     """Mel filters, (201, 80)."""
-    hz = np.linspace(0.0, SAMPLE_RATE / 2, WINDOW // 2 + 1)  # (201,)
-    edges = _to_hz(np.linspace(0.0, _to_mel(SAMPLE_RATE / 2), BANDS + 2))  # (82,)
-    distance = edges[None, :] - hz[:, None]  # (201, 82)
-    rising = -distance[:, :-2] / np.diff(edges)[:-1]
-    falling = distance[:, 2:] / np.diff(edges)[1:]
-    area: NDArray[np.float64] = 2.0 / (edges[2:] - edges[:-2])
-    filters: NDArray[np.float64] = np.minimum(rising, falling).clip(min=0.0) * area
-    return filters
-
-
-def _to_mel(hz: float) -> float:
-    if hz < _LINEAR_BELOW_HZ:
-        return 3.0 * hz / 200.0
-    return float(_LINEAR_MELS + np.log(hz / _LINEAR_BELOW_HZ) * _STEPS)
-
-
-def _to_hz(mels: NDArray[np.float64]) -> NDArray[np.float64]:
-    logarithmic = _LINEAR_BELOW_HZ * np.exp((mels - _LINEAR_MELS) / _STEPS)
-    return np.where(mels < _LINEAR_MELS, 200.0 * mels / 3.0, logarithmic)
+    return filters_of(WHISPER, WINDOW).T

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from model.errors import LexiconError
-from model.lexicon.kept import KeptWords, kept_lexicon
 from model.lexicon.letter_to_sound import LetterToSound
-from model.lexicon.lexicon import Lexicon, write_lexicon
+from model.lexicon.lexicon import KeptWords, Lexicon, kept_lexicon, write_lexicon
 
 PHONES = ("b", "d", "eɪ", "i", "n", "æ")
 WORDS = {"a": (("æ",), ("eɪ",)), "and": (("æ", "n", "d"), ("n",)), "b": (("b", "i"),), "é": (("i",),)}
@@ -63,7 +62,7 @@ def test_a_damaged_cache_is_replaced(path: Path, damage) -> None:  # type: ignor
 
 
 def test_a_folder_that_cannot_be_written_does_not_matter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.lexicon.kept.cache_dirs", lambda _: (Path("/proc/nowhere"),))
+    monkeypatch.setattr("model.lexicon.lexicon.cache_dirs", lambda _: (Path("/proc/nowhere"),))
     assert dict(kept_lexicon(path).words) == WORDS
     assert not caches(path)
 
