@@ -7,11 +7,10 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.support.servers.live_server import transcript
-from tests.support.servers.server_process import START_S, ServerProcess
+from tests.support.servers.server_process import ServerProcess
 from tests.support.servers.spelling import spell
 
 
@@ -78,17 +77,3 @@ def test_a_shortage_of_descriptors_is_logged_and_the_server_recovers_from_it() -
         assert server.works()
         assert server.metric("tutti_file_descriptor_shortages_total") > 0
         assert transcript(open_before.finish()) == "before and after"
-
-
-def test_a_port_in_use_is_named_and_ends_the_process_with_3() -> None:
-    with ServerProcess() as server:
-        second = subprocess.run(
-            [sys.executable, "-m", "server.cli", "serve", "--port", str(server.port)],
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-            check=False,
-        )
-        assert second.returncode == 3
-        assert f"127.0.0.1:{server.port}: Address already in use" in second.stderr
-        assert server.works(), "the first is not disturbed"

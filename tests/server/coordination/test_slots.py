@@ -83,23 +83,6 @@ def test_a_stereo_call_holds_two_slots_until_both_streams_are_closed() -> None:
     assert bench.used == [2, 1, 0, 2]
 
 
-def test_a_slot_is_held_while_either_engine_has_its_stream_open() -> None:
-    bench = Bench(slots=1)
-    lease = bench.take(1)
-    lease.has_vad()
-    lease.speech_closed()
-    with pytest.raises(ServerFull):
-        bench.take(1)
-    lease.vad_closed()
-    assert bench.slots.slots_used == 0
-
-
-def test_a_cancelled_lease_gives_its_slots_back() -> None:
-    bench = Bench()
-    bench.take(2).cancel()
-    assert bench.slots.slots_used == 0
-
-
 def test_background_streams_take_no_live_slots() -> None:
     bench = Bench(slots=1)
     bench.take(1, background=True)
@@ -116,24 +99,6 @@ def test_nothing_is_held_once_the_engines_have_stopped() -> None:
     bench.slots.clear()
     asyncio.run(asyncio.wait_for(bench.slots.empty(), 1.0))
     bench.take(1)
-
-
-def test_work_in_the_background_waits_for_a_slot_within_its_limit() -> None:
-    async def run() -> None:
-        bench = Bench(slots=1)
-        lease = await bench.slots.take(1)
-        with pytest.raises(ServerFull, match="live streams"):
-            await bench.slots.take(1, background=True, within_s=0.0)
-        waiting = [asyncio.create_task(bench.slots.take(1, background=True, within_s=30.0)) for _ in range(2)]
-        await asyncio.sleep(0)
-        assert not any(task.done() for task in waiting)
-        lease.speech_closed()
-        done, pending = await asyncio.wait(waiting, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
-        assert (len(done), len(pending)) == (1, 1), "only one of them has the slot for a recording"
-        done.pop().result().cancel()
-        await asyncio.wait_for(pending.pop(), 5.0)
-
-    asyncio.run(run())
 
 
 # Admission up to a number or the capacity of a model.
