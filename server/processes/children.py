@@ -143,8 +143,8 @@ class ChildGroup(ABC):
 
     def _kill(self, child: Child, seconds: float) -> None:
         """End a child that hangs; its end is handled as any other."""
-        told = {"process": child.role, "number": child.number, "seconds": round(seconds, 1)}
-        _log.error("process hangs: it is killed", **told)
+        fields = {"process": child.role, "number": child.number, "seconds": round(seconds, 1)}
+        _log.error("process hangs: it is killed", **fields)
         self._reported_s.pop(child.number, None)
         child.kill()
 
