@@ -90,7 +90,7 @@ async def _replay(
     as_json: bool,
 ) -> int:
     """Replay the stream or the folder, and report it; return how many streams differ."""
-    from server.receipts.unsigned import unsigned_parts
+    from server.receipts.recorded import unsigned_parts
     from server.tools.replay import Replayer, read_stored, stored_in
 
     streams = stored_in(audio) if messages is None else iter([read_stored(messages, audio)])

@@ -12,8 +12,7 @@ import msgspec
 from model.ctc.words import joined
 from server.receipts.keys import BadSignature, ReceiptKeys
 from server.receipts.receipt import Digests, FinalText, ShownWord, message_digest, text_digest
-from server.receipts.recorded import BadReceipt, Entry, Recorded
-from server.receipts.unsigned import unsigned_claims
+from server.receipts.recorded import BadReceipt, Entry, Recorded, unsigned_claims
 from server.recognition.audio_digest import BLOCK, SAMPLE_BYTES, digest_of
 
 

@@ -17,8 +17,7 @@ from model.ctc.words import Word
 from server.text import chinese_digits, spoken_digits
 from server.text.announcements import WORDS_AFTER, Announcement, Announcements
 from server.text.digit_runs import FIRST_DIGITS, GROUP, RUN_S, DigitRun
-from server.text.number_labels import CARD, NUMBER, label_of
-from server.text.redaction_kinds import LONG, SHORTEST, NumberLanguage, Redaction
+from server.text.redaction_kinds import CARD, LONG, NUMBER, SHORTEST, NumberLanguage, Redaction, label_of
 from server.text.spoken_digits import Part
 
 WORDS_TO_END = {NumberLanguage.ENGLISH: 3, NumberLanguage.CHINESE: 6}  # after a group that may go on in the next final

@@ -1,9 +1,15 @@
-"""What `redact` can mask: kinds of numbers, and the languages in which they are found."""
+"""What `redact` can mask: kinds of numbers, their labels, and the languages in which they are found. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
+
+import phonenumbers
+from stdnum import luhn
+from stdnum.cn import ric
+from stdnum.exceptions import ValidationError
+from stdnum.us import ssn
 
 from server.errors import BadParameter
 
@@ -56,3 +62,52 @@ def number_language(languages: Iterable[str]) -> NumberLanguage | None:
     if not found or None in found:
         return None
     return NumberLanguage.CHINESE if NumberLanguage.CHINESE in found else NumberLanguage.ENGLISH
+
+
+CARD = "CREDIT_CARD"
+NUMBER = "NUMBER"  # any other
+CARD_LENGTHS = range(13, 20)  # Source: ISO/IEC 7812
+CARD_SIZES = (15, 16, 19)  # common ones: what follows in the same number may be an expiry date
+PHONE_LENGTHS = range(7, 16)  # Source: E.164, and local numbers without area code
+REGIONS = {NumberLanguage.ENGLISH: "US", NumberLanguage.CHINESE: "CN"}  # of telephone numbers without a country code
+RESIDENT = 18  # signs of a resident identity number. Source: GB 11643-1999
+
+
+def label_of(digits: str, kinds: Collection[Redaction], language: NumberLanguage) -> str:
+    """Return the label of a number, of these kinds if it has their form, otherwise `NUMBER`."""
+    if Redaction.SSN in kinds and language is NumberLanguage.CHINESE and _is_resident(digits):
+        return "SSN"
+    if Redaction.PCI in kinds and _has_card(digits):
+        return CARD
+    if Redaction.SSN in kinds and ssn.is_valid(digits):
+        return "SSN"
+    if Redaction.PHONE in kinds and len(digits) in PHONE_LENGTHS and _may_be_phone(digits, REGIONS[language]):
+        return "PHONE_NUMBER"
+    return NUMBER
+
+
+def _is_resident(digits: str) -> bool:
+    """Whether this is a resident identity number by its date of birth and its check digit (ISO 7064, MOD 11-2).
+
+    `ric.is_valid` looks the place up too, in a file: not on the event loop.
+    """
+    if len(digits) != RESIDENT or not digits[:-1].isdecimal():
+        return False
+    try:
+        ric.get_birth_date(digits)
+    except ValidationError:
+        return False
+    return ric.calc_check_digit(digits) == digits[-1]
+
+
+def _has_card(digits: str) -> bool:
+    """Whether digits are a valid card number, or begin or end with one."""
+    pieces = {digits, *(digits[:size] for size in CARD_SIZES), *(digits[-size:] for size in CARD_SIZES)}
+    return any(len(piece) in CARD_LENGTHS and luhn.is_valid(piece) for piece in pieces)
+
+
+def _may_be_phone(digits: str, region: str) -> bool:
+    try:
+        return bool(phonenumbers.is_possible_number(phonenumbers.parse(digits, region)))
+    except phonenumbers.NumberParseException:
+        return False

@@ -144,23 +144,6 @@ def test_page_checksums_match_ffmpeg() -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-@pytest.mark.parametrize(("first", "size"), [(3, 1), (3, 40), (10, 300), (150, 7), (0, 4)])
-def test_lost_bytes_cost_little_audio_and_are_counted(name: str, first: int, size: int) -> None:
-    """Audio after the loss is decoded, at its own time."""
-    parts = list(PARTS[name]())
-    whole = decoded(sniffed(), parts)
-    parts[10] = parts[10][:first] + parts[10][first + size :]
-    decoder = sniffed()
-    samples = decoded(decoder, parts)
-    assert decoder.losses.resyncs + decoder.losses.concealed >= 1
-    assert abs(len(samples) - len(whole)) <= 3 * PACKET
-    late = len(whole) * 3 // 4
-    score, shift = likeness(samples[late:, 0], whole[late:, 0], 4_000)
-    assert score > 0.9
-    assert abs(shift) <= 3 * PACKET
-
-
-@pytest.mark.parametrize("name", PARTS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_wherever_bytes_are_lost_the_rest_is_decoded_at_its_time(name: str, data: st.DataObject) -> None:

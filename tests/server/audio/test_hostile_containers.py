@@ -331,17 +331,3 @@ def test_any_damage_ends_in_audio_or_in_a_named_error(name: str, data: st.DataOb
         assert tail.dtype == np.int16
     except MediaError:
         return
-
-
-@settings(max_examples=300)
-@given(
-    st.sampled_from([b"RIFF____WAVE", b"OggS\0", OGG, b"fLaC", flac_head(), webm(), b"\x1a\x45\xdf\xa3", b""]),
-    st.binary(max_size=300),
-)
-def test_garbage_after_a_valid_header_ends_in_audio_or_in_a_named_error(beginning: bytes, garbage: bytes) -> None:
-    decoder = sniffed()
-    try:
-        decoder.feed(beginning + garbage, 20.0)
-        decoder.flush()
-    except MediaError:
-        return

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from model.ctc.beam import BeamDecoder
 from server.receipts.keys import ReceiptKeys
 from server.receipts.receipt import message_digest
-from server.receipts.recorded import BadReceipt, Recorded
-from server.receipts.unsigned import unsigned_parts
+from server.receipts.recorded import BadReceipt, Recorded, unsigned_parts
 from server.receipts.verification import check_recorded
 from server.tools.replay import read_stored
 from tests.support.servers.live_server import Frame, LiveServer
@@ -105,6 +104,16 @@ def cut_off(frames: list[Frame]) -> None:
     del frames[signed(frames)[1] + 1 :]
 
 
+def exchanged(frames: list[Frame]) -> None:
+    first, second = signed(frames)[1:3]
+    frames[first], frames[second] = frames[second], frames[first]
+
+
+def with_a_flipped_signature(frame: Frame) -> None:
+    receipt = frame["receipt"]
+    frame["receipt"] = receipt[:-2] + ("A" if receipt[-2] != "A" else "B") + receipt[-1]
+
+
 FORGERIES: dict[str, tuple[Callable[[list[Frame]], Any], str]] = {
     "a final without a receipt": (lambda f: f.insert(1, claim(f[signed(f)[0]])), "not signed: the final 'i agree"),
     "a receipt used twice": (with_reused_receipt, "not signed: the final 'i agree"),
@@ -117,6 +126,9 @@ FORGERIES: dict[str, tuple[Callable[[list[Frame]], Any], str]] = {
     "a receipt that is no text": (lambda f: f.append(claim(f[0], receipt=1)), "not signed: the final 'i agree"),
     "a second Metadata": (lambda f: f.append({"type": "Metadata", "duration": 9.0}), "not signed: the message 'Meta"),
     "the end cut off": (cut_off, "end of the stream: "),
+    "another order": (exchanged, "order of finals: receipt 2 stands where 1 is expected"),
+    "a final left out": (lambda f: f.pop(signed(f)[1]), "order of finals: "),
+    "a signature": (changed_final(with_a_flipped_signature), "signature: receipt 1 is not signed by its key"),
     "is_final": (changed_final(lambda m: m.update(is_final=False)), "message: "),
     "speech_final": (changed_final(lambda m: m.update(speech_final=not m["speech_final"])), "message: "),
     "from_finalize": (changed_final(lambda m: m.update(from_finalize=True)), "message: "),

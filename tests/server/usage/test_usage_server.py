@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -206,14 +205,3 @@ def test_metrics_by_key_are_bounded_and_off_by_default(live_server: Start, keys_
     length_s = len(spell("hello")) / 16_000
     assert by_key(counted, "tutti_key_audio_seconds_total") == {"bank": length_s, "other": length_s}
     assert "tutti_key_" not in plain.http.get("/metrics").text
-
-
-def test_a_server_without_a_usage_log_writes_none(live_server: Start, tmp_path: Path) -> None:
-    server = live_server()
-    with connect(server.url(), compression=None, open_timeout=WAIT_S) as socket:
-        socket.send(spell("hello").tobytes())
-        socket.send('{"type":"CloseStream"}')
-        frames: list[Any] = [json.loads(text) for text in socket]
-    assert frames[-1]["type"] == "Metadata"
-    assert not server.replica.usage.on
-    assert not list(tmp_path.iterdir())
