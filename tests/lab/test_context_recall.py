@@ -18,7 +18,7 @@ from model.ctc.rewind import RewindDecoder
 from model.decoder import decoder_of
 from model.evaluation.scoring import TermScore, score_terms
 from server.recognition.keyterms.keyterms import rare_terms
-from tests.support.audio.spoken_names import Case, spoken_cases
+from tests.lab.spoken_names import Case, spoken_cases
 from tests.support.needs import need_programs
 
 SENTENCES = 80
