@@ -125,16 +125,12 @@ class Batcher:
         self._early: ReadyQueue = {}
         self._background: ReadyQueue = {}
         self._open_live = 0
-        self._queued = 0
+        self.queued = 0
+        """Number of waiting steps of all streams."""
         self._none_due_since_s: float | None = None  # time of the first call that found no step due
         self.service = service or ServiceTimes()
         self._limits = BackgroundLimits(self.service, background_rows=background_rows, max_batch=self._max_batch)
         self._chunks = Chunks(chunk_steps, self.service, max_rows=self._max_batch)
-
-    @property
-    def queued(self) -> int:
-        """Number of waiting steps of all streams."""
-        return self._queued
 
     @property
     def streams(self) -> int:
@@ -159,7 +155,7 @@ class Batcher:
         del self._streams[stream]
         closed.queue.pop(stream, None)
         self._open_live -= not closed.background
-        self._queued -= len(closed.steps)
+        self.queued -= len(closed.steps)
         return len(closed.steps)
 
     def waiting(self, stream: StreamId) -> int:
@@ -183,7 +179,7 @@ class Batcher:
         if not steps:
             self._enqueue_head(owner, step, now)
         steps.append(step)
-        self._queued += 1
+        self.queued += 1
 
     def start_new_chunk(self, stream: StreamId) -> None:
         """Do not merge steps pushed from now on into a chunk with waiting ones. Raises: UnknownStream."""
@@ -195,15 +191,16 @@ class Batcher:
         The steps of a chunk are in consecutive rows, the same number for each stream (`steps_each`).
         """
         self._promote_due(now)
-        if self._live and now >= self._start_at():
-            batch = self._choose(self._live, self._max_background_rows(now))
+        if self._live and (self._policy is not Policy.DEADLINE or now >= self._start_at()):
+            most = self._max_background_rows(now) if self._early or self._background else 0
+            batch = self._choose(self._live, most)
             if self._chunks.most_streams and len(self._streams[batch[0].stream].steps) > 1:
                 batch = self._burst(batch, now) or batch
         elif now >= self._background_at(now):
             batch = self._choose({}, self._max_rows_without_live())
         else:
             return ()
-        if len(batch) <= self._chunks.most_streams and steps_each(batch) == 1:
+        if len(batch) < self.queued and len(batch) <= self._chunks.most_streams and steps_each(batch) == 1:
             batch = self._lengthened(batch, now)
         self._remove(batch, now)
         return batch
@@ -238,9 +235,7 @@ class Batcher:
             self._none_due_since_s = now
 
     def _max_background_rows(self, now: float) -> int:
-        """Most background steps in a batch with the due ones."""
-        if not (self._early or self._background):
-            return 0
+        """Most background steps, which wait, in a batch with the due ones."""
         deadlines_s = [step.deadline_s for step in self._live.values()]
         self._limits.watch(deadlines_s, now)
         if now >= self._limits.wait_until_s:
@@ -339,7 +334,7 @@ class Batcher:
             steps.popleft()
             if steps:
                 self._enqueue_head(owner, steps[0], now)
-        self._queued -= len(batch)
+        self.queued -= len(batch)
 
     def _enqueue_head(self, owner: _Stream, step: Pending, now: float) -> None:
         """Append a stream's oldest step to the ready queue of its class."""

@@ -4,11 +4,17 @@ Any thread may open, push and close: each call appends an immutable command to o
 commands that have arrived, runs a batch, delivers its results in one call, and repeats; without work it sleeps until
 the next command. It needs no lock, because only the model thread touches mutable state. Independent of audio and event
 loops.
+
+Backpressure: while a busy event loop has not processed the last batch, results of another one would only queue after
+it. So the model thread waits for a bounded time, and the next batch grows: larger batches cost less time per row in
+both threads. An idle receiver acknowledges at once, and the model thread never waits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import queue
 from collections.abc import Callable
 from typing import Unpack
 
@@ -16,12 +22,12 @@ import numpy as np
 
 from batching.batcher import StreamId, checked_budget
 from batching.errors import EngineDown, QueueFull, WrongInput, WrongState
-from batching.events import EngineEvent
+from batching.events import BatchDone, EngineEvent
 from batching.slot_model import SlotModel
 from batching.thread.commands import Close, Export, Mailbox, Open, Restore, Step
 from batching.thread.model_thread import EngineOptions, ModelThread
-from batching.thread.result_backpressure import ResultBackpressure
 
+PATIENCE_S = 0.05  # after this time the next batch starts without an acknowledgement
 _new_tuple = tuple.__new__  # creates a named tuple in half the time of its own constructor
 
 
@@ -39,18 +45,22 @@ class Engine(ModelThread):
         *,
         deliver: Callable[[EngineEvent], None],
         acknowledged: bool = False,
+        patience_s: float = PATIENCE_S,
         **options: Unpack[EngineOptions],
     ) -> None:
         """Allocate everything; `start` starts the thread.
 
         `deliver` is called on the model thread with every event: it must not block, and if it raises, the engine dies.
-        `acknowledged`: the receiver calls `acknowledge` for every batch, and the next batch waits for that. The other
-        options are those of `ModelThread`.
+        `acknowledged`: the receiver calls `acknowledge` for every batch, and the next batch waits for that, at most
+        `patience_s`. The other options are those of `ModelThread`.
         """
         mail = Mailbox()
-        self._results = ResultBackpressure(deliver)
-        super().__init__(model, mail, self._results.deliver, **options)
-        self._acknowledged = acknowledged
+        super().__init__(model, mail, self._counted(deliver) if acknowledged else deliver, **options)
+        self._patience_s = patience_s
+        self._delivered = 0  # batches to acknowledge; written by the model thread alone
+        self._acknowledged = 0  # written by the receiver's thread alone
+        self._waiting = False
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         _, *shape = model.inputs.shape
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
         self._state_bytes = model.state_bytes
@@ -111,7 +121,10 @@ class Engine(ModelThread):
 
     def acknowledge(self) -> None:
         """Acknowledge one `BatchDone`; call it on the thread that receives them all."""
-        self._results.acknowledge()
+        self._acknowledged += 1
+        if self._waiting:
+            self._waiting = False
+            self._wakeups.put(None)
 
     def close(self, stream: StreamId) -> None:
         """Close a stream: drop its waiting steps, free its slot and deliver `StreamClosed`."""
@@ -127,6 +140,19 @@ class Engine(ModelThread):
 
     # Called on the model thread:
 
+    def _counted(self, deliver: Callable[[EngineEvent], None]) -> Callable[[EngineEvent], None]:
+        def counted(event: EngineEvent) -> None:
+            if isinstance(event, BatchDone):
+                self._delivered += 1
+            deliver(event)
+
+        return counted
+
     def _before_commands(self) -> None:
-        if self._acknowledged and self._results.waits:
-            self._results.wait()
+        if self._acknowledged >= self._delivered:
+            return
+        self._waiting = True
+        if self._acknowledged < self._delivered:  # an `acknowledge` before the flag was set sent no wake-up
+            with contextlib.suppress(queue.Empty):
+                self._wakeups.get(timeout=self._patience_s)
+        self._waiting = False

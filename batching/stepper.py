@@ -26,15 +26,11 @@ class Stepper:
         self.pool = SlotPool(model)
         self._model = model
         self._overlapped = model if isinstance(model, Overlapped) else None
+        self.overlaps = self._overlapped is not None  # the caller can do other work between `launch` and `finish`
         self._chunked = model if chunks and isinstance(model, Chunked) else None
         self._slots: list[int] = []  # of the batch launched last
         self._steps = 1  # of each stream in it
         self._inputs = model.inputs.data.cast("B")  # the same memory, as bytes
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether the caller can do other work between `launch` and `finish`."""
-        return self._overlapped is not None
 
     @property
     def chunk_steps(self) -> Sequence[int]:

@@ -203,11 +203,11 @@ class Worker:
                 started_s=started_s,
                 step_s=step_s,
                 queued=self._batcher.queued,
-                background_waits=self._batcher.background_waits(started_s),
+                background_waits=bool(self._batcher.queued) and self._batcher.background_waits(started_s),
                 steps=each,
             )
         )
-        if self._exports:  # before the next batch, which changes these states
+        if self._exports.waiting:  # before the next batch, which changes these states
             self._held += [self._exported(stream, tag) for stream, tag in self._exports.ran(streams)]
         if not self._stepper.overlaps:
             self._deliver_held()
@@ -216,7 +216,8 @@ class Worker:
         try:
             self._stepper.launch(handles, inputs, each)
         finally:
-            self._deliver_held()
+            if self._held:
+                self._deliver_held()
         return self._stepper.finish()
 
     def _live_wait_s(
@@ -258,32 +259,28 @@ class Exports:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[StreamId, deque[tuple[int, object]]] = {}
-
-    def __bool__(self) -> bool:
-        """Whether an export is pending."""
-        return bool(self._waiting)
+        self.waiting: dict[StreamId, deque[tuple[int, object]]] = {}
 
     def add(self, stream: StreamId, steps: int, tag: object) -> None:
         """Add an export that is due after `steps` more of the stream's steps, at least 1."""
-        self._waiting.setdefault(stream, deque()).append((steps, tag))
+        self.waiting.setdefault(stream, deque()).append((steps, tag))
 
     def ran(self, streams: Iterable[StreamId]) -> list[tuple[StreamId, object]]:
         """Count one step of each stream; return the exports that are due now, (stream, tag)."""
         due: list[tuple[StreamId, object]] = []
         for stream in streams:
-            waiting = self._waiting.get(stream)
+            waiting = self.waiting.get(stream)
             if waiting is None:
                 continue
             counted = [(steps - 1, tag) for steps, tag in waiting]
             due += [(stream, tag) for steps, tag in counted if not steps]
             left = deque((steps, tag) for steps, tag in counted if steps)
             if left:
-                self._waiting[stream] = left
+                self.waiting[stream] = left
             else:
-                del self._waiting[stream]
+                del self.waiting[stream]
         return due
 
     def forget(self, stream: StreamId) -> None:
         """Drop the exports of a closed stream."""
-        self._waiting.pop(stream, None)
+        self.waiting.pop(stream, None)

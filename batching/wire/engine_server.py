@@ -24,7 +24,7 @@ MAX_QUEUED_BYTES = 64 << 20  # of waiting steps, over all connections: 26,000 st
 PERIOD_S = 0.001
 """Shortest time between the starts of two batches while `GATHERED` steps or more are expected in it: 160 streams of the
 shipped model. A row in a batch of 4 costs 0.64 to 0.8 times a row in a batch of 2 (loadtest/LOG.md). In one process the
-busy event loop has this effect (`ResultBackpressure`)."""
+busy event loop has this effect (`Engine.acknowledge`)."""
 GATHERED = 2
 _WIRE_BITS = (1 << STREAM_BITS) - 1
 

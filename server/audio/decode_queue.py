@@ -77,7 +77,8 @@ class DecodeQueue:
         """`decoder`: None if the audio arrives decoded. `max_piece_s`: most audio delivered to a receiver with room."""
         self._pool = pool
         self.decoder = decoder
-        self._inline = decoder is None or decoder.inline
+        self.inline = decoder is None or decoder.inline
+        """True while audio is decoded as it comes, and nothing ever waits."""
         self._sniffing = decoder if isinstance(decoder, SniffingDecoder) else None
         self.frame_bytes = 0  # of one sample of all channels; 0 while messages must be decoded as they come
         self._max_piece_s = max_piece_s
@@ -113,9 +114,9 @@ class DecodeQueue:
         if self._closed:
             return None
         assert self.decoder is not None, "the audio arrives decoded"
-        if self._inline and self._sniffing is not None:
+        if self.inline and self._sniffing is not None:
             self._hold(self._sniffing.sniff(chunk))
-        if self._inline:
+        if self.inline:
             try:
                 return self.decoder.feed(chunk, self._max_piece_s)  # the format bounds the length of its audio
             except MediaError:
@@ -132,7 +133,7 @@ class DecodeQueue:
         return None
 
     def _hold(self, decoder: LiveDecoder) -> None:
-        self.decoder, self._inline = decoder, decoder.inline
+        self.decoder, self.inline = decoder, decoder.inline
         if decoder is not self._sniffing:
             self._sniffing = None
             self.frame_bytes = decoder.frame_bytes if isinstance(decoder, PlainReader) else 0
@@ -177,8 +178,8 @@ class DecodeQueue:
         if self._closed:
             return
         if self._sniffing is not None and self._sniffing.undecided:
-            self._inline = False
-        if self._inline:
+            self.inline = False
+        if self.inline:
             barrier.action()  # nothing waits
             return
         self._waiting.append(barrier)

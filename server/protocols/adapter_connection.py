@@ -180,7 +180,7 @@ class AdapterConnection(Connection):
     def _take(self, audio: Audio) -> None:
         match audio:
             case PushAudio(samples, received_bytes, channel):
-                self._metrics.audio_bytes.inc(received_bytes)
+                self._metrics.audio_bytes.value += received_bytes
                 if len(samples):
                     self.on_samples(samples[:, None], self._deadlines.received_s, channel)
             case Encoded(chunk, refused):

@@ -223,8 +223,8 @@ class Recordings:
                 words = await self._run(request, model, upload, session, subject)
             finally:
                 replica.sessions.remove(upload)
-        replica.metrics.audio_seconds[asked.form.encoding].inc(session.audio.received_s)
-        replica.metrics.audio_bytes.inc(len(body))
+        replica.metrics.audio_seconds[asked.form.encoding].value += session.audio.received_s
+        replica.metrics.audio_bytes.value += len(body)
         return Recognized(words, session.audio.received_s, tuple(recording.warnings))
 
     def _session(self, model: ModelService, asked: Asked, channels: int, *, finals_at_end: bool) -> Session:

@@ -127,16 +127,18 @@ class Engines:
         """Return the callback that receives an engine's events."""
 
         def take(event: EngineEvent) -> None:
-            self._follow(event, engine())
+            is_batch, sender = isinstance(event, BatchDone), engine()
+            if is_batch and sender is not None:
+                sender.acknowledge()
+            if not (is_batch and self._warm):
+                self._follow(event)
             on_event(event)
 
         return take
 
-    def _follow(self, event: EngineEvent, sender: EngineClient | None) -> None:
+    def _follow(self, event: EngineEvent) -> None:
         match event:
             case BatchDone():
-                if sender is not None:
-                    sender.acknowledge()
                 self._end_warm_up(None)
             case StreamFailed(stream, error) if stream == self._warm_stream:
                 self._end_warm_up(error)

@@ -9,7 +9,7 @@ A fork without a free slot, or with a failed step, is reported as refused; its s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from batching.errors import BatchingError
@@ -21,7 +21,7 @@ from server.recognition.decoding.batch_decoder import Route
 from server.recognition.events import Event, Final, ForkWords, StepTiming
 from server.recognition.messages import StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinals, PendingFork
-from server.recognition.results.result_order import ImmediateOrder
+from server.recognition.results.result_order import ImmediateOrder, Unanswered
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import Marker
 
@@ -46,7 +46,8 @@ class Fork:
         self.origin, self.channel, self.place, self.stream = origin, channel, place, stream
         self.open = True
         self.session = self.sink = self
-        self.pending = PendingFinals(1, ImmediateOrder()) if isinstance(channel.segment.decoder, TwoPass) else None
+        two_pass = isinstance(channel.segment.decoder, TwoPass)
+        self.pending = PendingFinals(1, ImmediateOrder(), Unanswered()) if two_pass else None
         self._running: tuple[Word, ...] = ()  # before the segment ends, as known up to `_known_s`
         self._known_s = 0.0
         self._on_end = on_end
@@ -82,18 +83,13 @@ class Forks:
         self._routes = routes
         self._metrics = metrics
         self._slots, self._budget_s = slots, budget_s
-        self._running: dict[int, Fork] = {}
-
-    @property
-    def running(self) -> Collection[int]:
-        """Engine streams of the running forks."""
-        return self._running.keys()
+        self.running: dict[int, Fork] = {}  # by engine stream
 
     def start(self, origin: ActiveSession, channel: Segmenter, state: bytes) -> None:
         """Start the channel's oldest fork from the model's state, exported after the step that was decoded last."""
         assert origin.session.pending is not None, "only a stream with pauses is forked"
         pending = origin.session.pending.next_fork()
-        if len(self._running) >= self._slots or not self._started(origin, channel, pending, state):
+        if len(self.running) >= self._slots or not self._started(origin, channel, pending, state):
             self._metrics.forks["refused"].inc()
             _resolve(origin, pending, None)
 
@@ -105,7 +101,7 @@ class Forks:
         except BatchingError:
             return False
         fork = Fork(origin, channel.fork(), pending, stream, self._end)
-        self._running[stream] = fork
+        self.running[stream] = fork
         self._routes[stream] = Route(fork, fork.channel)
         try:
             engine.restore(stream, state)
@@ -119,7 +115,7 @@ class Forks:
 
     def drop(self, origin: ActiveSession) -> None:
         """Close the forks of a session that ends."""
-        for fork in [fork for fork in self._running.values() if fork.origin is origin]:
+        for fork in [fork for fork in self.running.values() if fork.origin is origin]:
             self._close(fork)
 
     def _end(self, fork: Fork, found: ForkWords | None) -> None:
@@ -129,7 +125,7 @@ class Forks:
 
     def _close(self, fork: Fork) -> None:
         fork.open = False
-        del self._running[fork.stream], self._routes[fork.stream]
+        del self.running[fork.stream], self._routes[fork.stream]
         fork.origin.speech.engine.close(fork.stream)
         fork.channel.segment.release()
 

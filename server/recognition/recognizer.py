@@ -143,7 +143,6 @@ class Recognizer:
     def _on_event(self, event: EngineEvent) -> None:
         match event:
             case BatchDone():
-                self._update_admission(event)
                 self._observe(event)
                 self._decoder.take_steps(event, self._routes)
             case WarmedUp(step_s):
@@ -163,8 +162,8 @@ class Recognizer:
         if lease is not None:
             lease.speech_closed()
         if not self._leases:
-            self._metrics.queue_depth.set(0)  # steps that still waited were dropped without a batch
-            self._metrics.uploads_wait.set(0)
+            # Steps that still waited were dropped without a batch.
+            self._metrics.queue_depth.value = self._metrics.uploads_wait.value = 0.0
 
     def _on_state(self, exported: StateExported) -> None:
         route = self._routes.get(exported.stream)
@@ -202,12 +201,24 @@ class Recognizer:
         self._vad_leases.clear()
         self.slots.clear()
 
-    def _update_admission(self, batch: BatchDone) -> None:
-        """Count late steps. A step waits for this thread once before and once after the engine."""
-        now = self._clock()
+    def _observe(self, batch: BatchDone) -> None:
+        """Count late steps, and write the batch's metrics.
+
+        A step waits for this thread once before and once after the engine.
+        """
+        now, metrics = self._clock(), self._metrics
         added_s = batch.step_s + 2 * (now - batch.started_s - batch.step_s)
         waits_s = self._without_forks(batch) if self._forks.running else batch.live_wait_s
         self.slots.ran(batch, [wait_s + added_s for wait_s in waits_s], now)
+        metrics.queue_depth.value, metrics.uploads_wait.value = batch.queued, batch.background_waits
+        metrics.queue_wait.observe_all(batch.queue_wait_s)
+        if batch.leads:  # a batch of several processes is counted in one of them
+            size = batch.rows_in_all or len(batch.streams)
+            metrics.batches.value += 1
+            metrics.batch_rows.value += size
+            metrics.batch_size.observe(size)
+            metrics.inference.observe(batch.step_s)
+            metrics.realtime_factor.observe(batch.step_s / (size * self._step_s))
 
     def _without_forks(self, batch: BatchDone) -> Sequence[float]:
         """Return the waits of live steps that belong to no fork.
@@ -222,16 +233,3 @@ class Recognizer:
 
     def _on_second_pass(self, outcome: Outcome) -> None:
         self.slots.waited(outcome.wait_s)
-
-    def _observe(self, batch: BatchDone) -> None:
-        metrics = self._metrics
-        if batch.leads:  # a batch of several processes is counted in one of them
-            size = batch.rows_in_all or len(batch.streams)
-            metrics.batches.inc()
-            metrics.batch_rows.inc(size)
-            metrics.batch_size.observe(size)
-            metrics.inference.observe(batch.step_s)
-            metrics.realtime_factor.observe(batch.step_s / (size * self._step_s))
-        metrics.queue_depth.set(batch.queued)
-        metrics.uploads_wait.set(batch.background_waits)
-        metrics.queue_wait.observe_all(batch.queue_wait_s)

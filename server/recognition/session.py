@@ -33,7 +33,7 @@ from server.recognition.messages import (
     Waited,
 )
 from server.recognition.results.pending_finals import PendingFinals, marked
-from server.recognition.results.result_order import AudioOrder, ImmediateOrder, ResultOrder
+from server.recognition.results.result_order import AudioOrder, ImmediateOrder, ResultOrder, Unanswered
 from server.recognition.results.spoken_order import OpenSpeech, SpokenOrder
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import VoiceActivity, VoiceRules
@@ -75,6 +75,7 @@ class Session:
         self.keyterms = SessionKeyterms(options.keyterms, self.channels, self.audio, decoder, self._step_s)
         self.resumption: Resumption | None = None  # of a resumable stream
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
+        self.unanswered = Unanswered()
         self._order: ResultOrder = ImmediateOrder()
         # Functions, not bound methods: a session that refers to itself is collected late.
         self._takes: dict[type, Callable[[Session, Any], list[Any]]] = {
@@ -111,8 +112,12 @@ class Session:
         if options.fork_after_s is not None and options.streams == 1:
             self._find_pauses(Pauses(options.fork_after_s if options.forks else math.inf))
         if isinstance(decoder, TwoPass) or (self._pauses is not None and options.forks):
-            self._order = self.pending = PendingFinals(options.streams, self._order)
+            self._order = self.pending = PendingFinals(options.streams, self._order, self.unanswered)
             self._takes[Waited] = Session._waited
+        self._on_work: list[Callable[[list[Work]], None]] = []
+        if not isinstance(order := self._order, ImmediateOrder):
+            self._on_work.append(order.send)
+            self._on_results.append(lambda message, results: order.answered(message.channel, results))
 
     def _resume_later(self) -> None:
         self._order = order = AudioOrder(self.options.streams)
@@ -144,7 +149,7 @@ class Session:
     @property
     def backlog_s(self) -> float:
         """Audio sent to the engine whose results were not returned yet, per channel."""
-        return self._order.waiting * self._step_s / len(self.channels)
+        return self.unanswered.steps * self._step_s / len(self.channels)
 
     # Of the client
 
@@ -211,10 +216,10 @@ class Session:
         return []
 
     def _decoded(self, message: StepDecoded) -> list[Event]:
-        results = self.channels[message.channel].decoded(message.tag)
+        self.unanswered.steps -= 1
+        events: list[Any] = self.channels[message.channel].decoded(message.tag)
         for stage in self._on_results:
-            results = stage(message, results)
-        events = self._order.answered(message.channel, results)
+            events = stage(message, events)
         for change in self._on_events:
             events = change(self, events)
         return events
@@ -268,13 +273,16 @@ class Session:
 
     def _send(self, work: list[Work]) -> None:
         """Record work in the order in which it is sent; mark the steps after which the stream is forked."""
-        self._order.send(work)
+        for order in self._on_work:
+            order(work)
         for number, piece in enumerate(work):
             if isinstance(piece.tag, StepTag):
+                self.unanswered.steps += 1
                 silence_s = self.channels[piece.channel].sent(piece.pcm, piece.tag.marker)
                 for stage in self._on_step:
                     work[number] = stage(work[number], silence_s)
-        self.keyterms.sent()
+        if self.keyterms.current.context:
+            self.keyterms.sent()
 
     def _mask(self, events: list[Event]) -> list[Event]:
         assert self._redactor is not None

@@ -73,6 +73,7 @@ class StepCutter:
         *,
         margin_s: float = 0.0,
     ) -> None:
+        self.step_samples = config.step_samples
         self._channel = channel
         self._sample_rate = sample_rate
         self._config = config
@@ -165,9 +166,19 @@ class StepCutter:
         if self._skip_in:
             skipped = min(self._skip_in, len(pcm))
             self._skip_in, pcm = self._skip_in - skipped, pcm[skipped:]
-        if self._plain:
-            return self._cut_plain(pcm, now)
-        return self._cut(self._resampler.resample(pcm) if self._resampler else pcm, now)
+        if not self._plain:
+            return self._cut(self._resampler.resample(pcm) if self._resampler else pcm, now)
+        # As `_cut` at the model's rate without lead and windows; most streams use it, at a third of the time.
+        size, steps, received_s = self._config.step_samples, self._steps, self._received / self._sample_rate
+        tiles = [pcm] if len(pcm) == size and not steps.filled else steps.push(pcm)
+        work: list[Work] = []
+        for tile in tiles:
+            self._pushed += size
+            end_s = self._base_s + self._pushed / self._config.sample_rate
+            tag = StepTag(self._base_sample + self._pushed, min(end_s, received_s), Marker.AUDIO, now)
+            work.append(Work(self._channel, tile, tag, self._reset))
+            self._reset = False
+        return work
 
     def flush(self, marker: Marker, now: float) -> list[Work]:
         """Return steps for all audio received; the last one, whose result completes the text, carries `marker`."""
@@ -216,20 +227,6 @@ class StepCutter:
 
     def _silence(self, steps: int) -> list[PCM]:
         return [np.zeros(self._config.step_samples, np.int16)] * steps
-
-    def _cut_plain(self, pcm: PCM, now: float) -> list[Work]:
-        """Equivalent of `_cut` at the model's rate without lead and windows; most streams use it, at a third of the
-        time.
-        """
-        size, steps = self._config.step_samples, self._steps
-        tiles = [pcm] if len(pcm) == size and not steps.filled else steps.push(pcm)
-        work: list[Work] = []
-        for tile in tiles:
-            self._pushed += size
-            end_s = self._base_s + self._pushed / self._config.sample_rate
-            tag = StepTag(self._base_sample + self._pushed, min(end_s, self.received_s), Marker.AUDIO, now)
-            work.append(Work(self._channel, tile, tag, self._take_reset()))
-        return work
 
     def _cut(self, pcm: PCM, now: float, *, flushing: bool = False) -> list[Work]:
         work: list[Work] = []
@@ -280,6 +277,7 @@ class AudioInput:
     def __init__(self, cutters: tuple[StepCutter, ...], *, multichannel: bool, waits: bool) -> None:
         """`waits`: whether samples that complete no step may wait at the sender."""
         self.cutters = cutters
+        self.step_samples = cutters[0].step_samples
         self._multichannel, self._waits = multichannel, waits
 
     def cut(self, samples: PCM, now: float, channel: int | None) -> list[Work]:
@@ -287,7 +285,8 @@ class AudioInput:
         if channel is not None:
             return self.cutters[channel].cut(samples[:, 0], now)
         if not self._multichannel:
-            return self.cutters[0].cut(downmix(samples), now)
+            mono = samples[:, 0] if samples.shape[1] == 1 else downmix(samples)  # (S,)
+            return self.cutters[0].cut(mono, now)
         alone = [np.ascontiguousarray(samples[:, i]) for i in range(len(self.cutters))]  # (S,): contiguous in a step
         return [piece for cutter, pcm in zip(self.cutters, alone, strict=True) for piece in cutter.cut(pcm, now)]
 

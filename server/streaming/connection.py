@@ -36,10 +36,15 @@ from server.recognition.session import Session
 from server.recognition.steps import Work
 from server.streaming.client_timer import ClientTimer
 from server.streaming.closing import ConnectionEvent, State, next_state
-from server.streaming.flow_control import WRITE_TIMEOUT_S, Backpressure, Deadlines, LiveLimits
-from server.streaming.outbox import OutFrame, Writer
-from server.streaming.result_metrics import ResultMetrics
-from server.streaming.short_messages import ShortMessages, is_audio
+from server.streaming.flow_control import (
+    WRITE_TIMEOUT_S,
+    Backpressure,
+    Deadlines,
+    LiveLimits,
+    ShortMessages,
+    is_audio,
+)
+from server.streaming.outbox import OutFrame, ResultMetrics, Writer
 from server.streaming.transport import transport_of
 from server.usage.meters import UsageMeter
 
@@ -115,7 +120,7 @@ class Connection(ABC):
     @property
     def backlog_s(self) -> float:
         """Seconds of audio received without a result."""
-        return self._session.backlog_s + self._decode_queue.waiting_s
+        return self._session.backlog_s + (0.0 if self._decode_queue.inline else self._decode_queue.waiting_s)
 
     async def run(self, recognition: ActiveSession) -> None:
         """Serve the accepted connection until it ends; `recognition` is its admitted stream."""
@@ -218,12 +223,14 @@ class Connection(ABC):
             self._unread.append(message)
             return
         now = self._deadlines.received_s = self._clock()
-        if self._short.take(message):
+        short = self._short
+        if len(message) < short.room and short.take(message):
             return
-        if self._short and is_audio(message):
-            message = self._short.release(message)
-        else:
-            self._handle_short()
+        if short.kept:
+            if is_audio(message):
+                message = short.release(message)
+            else:
+                self._handle_short()
         if not self._state.reads:
             return  # only waiting for the disconnect
         if not self._answer_due:
@@ -232,12 +239,15 @@ class Connection(ABC):
             self._on_text(message)
         else:
             self._on_binary(message)
-        if self._state.reads and self._backpressure.rises(self.backlog_s, self._decode_queue.fill):
-            self._transport.pause_reading()
+        if self._state.reads:
+            backlog_s, queue = self.backlog_s, self._decode_queue
+            above = backlog_s > self._backpressure.high_s or not queue.inline
+            if above and self._backpressure.rises(backlog_s, queue.fill):
+                self._transport.pause_reading()
 
     def _handle_short(self) -> None:
         """Handle the short messages received so far, before anything that ends the audio."""
-        if self._short:
+        if self._short.kept:
             chunk = self._short.release()
             if self._state.reads:
                 self._on_binary(chunk)
@@ -263,7 +273,7 @@ class Connection(ABC):
 
     def _decode(self, chunk: bytes) -> None:
         """Decode a message's audio, at once or in its order on a thread, and process it."""
-        self._metrics.audio_bytes.inc(len(chunk))
+        self._metrics.audio_bytes.value += len(chunk)
         arrived_s = self._deadlines.received_s
         try:
             samples = self._decode_queue.audio(chunk, arrived_s)
@@ -274,7 +284,9 @@ class Connection(ABC):
         else:
             if samples is not None:
                 self.on_samples(samples, arrived_s)
-                self._short.make_room(self._session.audio.samples_to_step, self._decode_queue.frame_bytes)
+                audio = self._session.audio
+                if not self._short.room or len(samples) % audio.step_samples:  # else the room is as before
+                    self._short.make_room(audio.samples_to_step, self._decode_queue.frame_bytes)
 
     @property
     def has_room(self) -> bool:
@@ -292,12 +304,15 @@ class Connection(ABC):
         except BacklogExceeded:
             self._transition(ConnectionEvent.TOO_FAST)
             return
-        self._results.audio_arrived(arrived_s)
-        if self._decode_queue.decoder is not None:
-            self._results.repaired(self._decode_queue.decoder.losses)
+        results, queue = self._results, self._decode_queue
+        if results.first_audio_s is None:
+            results.first_audio_s = arrived_s
+        if not queue.frame_bytes and queue.decoder is not None:  # plain samples do not show losses
+            results.repaired(queue.decoder.losses)
         if not channel:  # a call with two channels counts once
-            self._received_audio_s.inc(len(samples) / session.options.sample_rate)
-        self._push(work)
+            self._received_audio_s.value += len(samples) / session.options.sample_rate
+        if work:
+            self._push(work)
 
     def on_progress(self) -> None:
         """Resume reading if it was paused for undecoded bytes: these may have held no audio, so no result follows."""
@@ -323,14 +338,15 @@ class Connection(ABC):
         self._decode_queue.flush(lambda: self._give(EndOfAudio(reason, self._clock())), now)
 
     def _give(self, message: Flushing) -> None:
+        self._short.room = 0  # not known after a flush
         work, events = separated(self._session.take(message))
-        self._push(work)
+        if work:
+            self._push(work)
         self.on_events(events, None)
 
     def _push(self, work: Sequence[Work]) -> None:
-        if work:
-            assert self._recognition is not None, "audio arrives only while it runs"
-            self._recognition.push(work)
+        assert self._recognition is not None, "audio arrives only while it runs"
+        self._recognition.push(work)
 
     # Results
 
@@ -345,8 +361,10 @@ class Connection(ABC):
                     self._transition(ConnectionEvent.LAST_RESULT, event.reason)
                 elif isinstance(event, StreamBroken):
                     self._transition(ConnectionEvent.BROKEN)
-        self._resume_reading_if_low()
-        self._decode_queue.resume()
+        if self._backpressure.holding:
+            self._resume_reading_if_low()
+        if not self._decode_queue.inline:
+            self._decode_queue.resume()
 
     @abstractmethod
     def _send_event(self, event: Event, timing: StepTiming | None) -> None:
@@ -361,7 +379,8 @@ class Connection(ABC):
     @property
     def _answer_due(self) -> bool:
         """True while audio waits for the engine or the decoder."""
-        return self._session.backlog_s > 0 or self._decode_queue.pending
+        queue = self._decode_queue
+        return self._session.unanswered.steps > 0 or (not queue.inline and queue.pending)
 
     def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` while reading is paused; an error in it breaks the connection, whose end cancels it."""
@@ -404,7 +423,7 @@ class Connection(ABC):
 
     def _resume_reading_if_low(self) -> None:
         """Resume reading if the backlog is low enough; called whenever it has decreased."""
-        if self._backpressure.holding and self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
+        if self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
             self._resume_reading()
 
     def _replace(self, session: Session, recognition: ActiveSession) -> None:

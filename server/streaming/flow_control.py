@@ -1,14 +1,57 @@
-"""Flow control of one connection: backpressure on reading, and time limits. Pure."""
+"""Flow control of one connection: joining of short messages, backpressure on reading, and time limits. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from server.streaming.closing import ConnectionEvent
 
 HIGH_WATER, LOW_WATER = 1 / 3, 1 / 6  # shares of the largest backlog: reading stops above one, resumes below the other
 WRITE_TIMEOUT_S = 10.0  # that a client may take to receive one frame
 MAX_SESSION_S = 86_400.0  # of the longest live connection
+BRACE = ord("{")  # first byte of a binary message that may be a control message
+
+
+class ShortMessages:
+    """Messages of one connection that complete no step; they are joined, because most of a message's cost is
+    independent of its size.
+
+    Clients such as Pipecat send 20 ms at a time, a quarter of a step. Three of four such messages are only stored here;
+    with the fourth, all are handled as one message of 80 ms. Results do not depend on message boundaries. All other
+    messages are handled after the audio before them.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+        self.room = 0  # while fewer bytes follow, the owner has nothing to do
+
+    def make_room(self, samples: int, frame_bytes: int) -> None:
+        """Keep messages that have fewer than `samples` samples in all; `frame_bytes`: size of one sample of all
+        channels.
+
+        If one of the two is 0, keep none. The messages may be preceded by an incomplete sample.
+        """
+        self.room = (samples - 1) * frame_bytes + 1 if samples and frame_bytes else 0
+
+    def take(self, message: bytes | str) -> bool:
+        """Keep a message shorter than `room` if it is audio; return whether it was kept."""
+        if not is_audio(message):
+            return False
+        self.kept.append(message)
+        self.room -= len(message)
+        return True
+
+    def release(self, last: bytes = b"") -> bytes:
+        """Return the kept messages and then `last` as one message; nothing more is kept until there is room again."""
+        joined, self.room = b"".join([*self.kept, last]), 0
+        self.kept.clear()
+        return joined
+
+
+def is_audio(message: bytes | str) -> TypeGuard[bytes]:
+    """Whether a message can only be audio: neither text, nor empty, nor a control message in a binary one."""
+    return isinstance(message, bytes) and len(message) > 0 and message[0] != BRACE
 
 
 class Backpressure:

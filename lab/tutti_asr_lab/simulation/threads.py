@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from batching.batcher import Batcher, Pending
-from batching.thread.result_backpressure import PATIENCE_S
+from batching.engine import PATIENCE_S
 from batching.thread.step_token import PATIENCE_S as TOKEN_PATIENCE_S
 from tutti_asr_lab.simulation.calibration import Interference, Overheads, RandomFactors
 from tutti_asr_lab.simulation.service_table import DRAWS, ServiceTable

@@ -31,6 +31,7 @@ from server.recognition.messages import RewindFinals
 from server.recognition.session import Session
 from server.streaming.closing import ConnectionEvent
 from server.streaming.connection import Connection, ConnectionContext
+from server.streaming.flow_control import BRACE
 from server.streaming.outbox import OutFrame, kind_of
 
 Change = Configure | Context | Rewind
@@ -61,10 +62,10 @@ class DeepgramStream(Connection):
         if not chunk:
             self._transition(ConnectionEvent.CLIENT_CLOSES)
             return
-        if (text := control_text(chunk)) is not None:
+        if chunk[0] == BRACE and (text := control_text(chunk)) is not None:
             self._on_text(text)
-            return
-        self._decode(chunk)
+        else:
+            self._decode(chunk)
 
     def _on_text(self, text: str) -> None:
         try:

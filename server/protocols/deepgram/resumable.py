@@ -168,13 +168,12 @@ class ResumableStream(DeepgramStream):
 
     def _push(self, work: Sequence[Work]) -> None:
         super()._push(work)
-        if work:
-            if self._unused is not None:
-                self._tickets.used(self._unused)
-                self._unused = None
-            if self.usage is not None:
-                self.usage.audio_received()
-            self._mark_if_due()
+        if self._unused is not None:
+            self._tickets.used(self._unused)
+            self._unused = None
+        if self.usage is not None:
+            self.usage.audio_received()
+        self._mark_if_due()
 
     # Tickets
 

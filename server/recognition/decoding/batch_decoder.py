@@ -171,7 +171,8 @@ class BatchDecoder:
         if due:
             all_rows = len(indices) == len(batch.streams)
             self._decode(due, batch.outputs if all_rows else batch.outputs[indices])
-        self._decode_held(voiced)
+        if voiced:
+            self._decode_held(voiced)
 
     def take_voice(self, batch: BatchDone, routes: Routes) -> None:
         """Take probabilities of speech, (B, 1), and decode the rows that waited for them."""

@@ -11,7 +11,7 @@ from typing import Any
 from model.ctc.words import Word
 from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Event, Final, Forked, ForkWords, StepTiming, UtteranceGap
-from server.recognition.results.result_order import ResultOrder
+from server.recognition.results.result_order import ResultOrder, Unanswered
 from server.recognition.steps import Work
 
 Words = tuple[Word, ...]
@@ -102,8 +102,10 @@ class _Channel:
 class PendingFinals:
     """A `ResultOrder` in which a pending result delays later results of its channel; wraps another order."""
 
-    def __init__(self, channels: int, order: ResultOrder) -> None:
+    def __init__(self, channels: int, order: ResultOrder, unanswered: Unanswered) -> None:
+        """`unanswered`: count of the session, in which steps stay while their results wait."""
         self._order = order
+        self._unanswered = unanswered
         self._channels = [_Channel() for _ in range(channels)]
         self._new: list[PendingFinal] = []  # until `take_new`
         self._forks: deque[PendingFork] = deque()  # whose state the engine has not exported yet
@@ -112,11 +114,6 @@ class PendingFinals:
     def __bool__(self) -> bool:
         """Whether any result waits."""
         return any(channel.held for channel in self._channels)
-
-    @property
-    def waiting(self) -> int:
-        """Number of steps sent whose results were not returned yet, over all channels."""
-        return self._order.waiting
 
     def send(self, work: list[Work]) -> None:
         """As the other order."""
@@ -127,6 +124,7 @@ class PendingFinals:
         here, new = self._channels[channel], [one for one in results if isinstance(one, Pending)]
         if new or here.held:
             here.held.append(_Held(results, is_step=True))
+            self._unanswered.steps += 1
             self._new += [one for one in new if isinstance(one, PendingFinal)]
             self._forks += [one for one in new if isinstance(one, PendingFork)]
             return []
@@ -187,5 +185,6 @@ class PendingFinals:
         here = self._channels[index]
         while here.held and here.held[0].resolved:
             held = here.held.popleft()
+            self._unanswered.steps -= held.is_step
             events = [here.sent(one) for one in held.results]
             yield self._order.answered(index, events) if held.is_step else events, held.timing

@@ -26,10 +26,6 @@ class ResultOrder(Protocol):
     def by_audio(self) -> bool:
         """True if events that answer no step wait for the steps sent before them."""
 
-    @property
-    def waiting(self) -> int:
-        """Steps sent whose results are not out, over all channels."""
-
     def send(self, work: list[Work]) -> None:
         """Record work that is sent to the engines; it may be sorted in place first."""
 
@@ -46,23 +42,24 @@ class ResultOrder(Protocol):
         """Whether everything went out."""
 
 
+@dataclass(slots=True, eq=False)
+class Unanswered:
+    """Number of steps sent whose results are not out, over all channels."""
+
+    steps: int = 0
+
+
 class ImmediateOrder:
     """Sends events as they arrive."""
 
     by_audio = False
 
-    def __init__(self) -> None:
-        self.waiting = 0
-
     def send(self, work: list[Work]) -> None:
-        """Count the steps."""
-        for piece in work:
-            self.waiting += isinstance(piece.tag, StepTag)
+        """Leave the work as it is."""
 
     def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Return them all."""
         del channel
-        self.waiting -= 1
         return results
 
     def unasked(self, channel: int, events: list[Event]) -> list[Event]:
@@ -98,7 +95,6 @@ class AudioOrder:
 
     def __init__(self, channels: int) -> None:
         self._channels = channels
-        self.waiting = 0
         self.unmarked = 0  # steps since the last mark, over all channels
         self._order: deque[int | _Mark | list[Event]] = deque()  # a step is its channel's index
         self._early: list[deque[list[Event]]] = [deque() for _ in range(channels)]  # results that arrived early
@@ -124,7 +120,6 @@ class AudioOrder:
         work.sort(key=_audio_first)
         steps = [piece.channel for piece in work if isinstance(piece.tag, StepTag)]
         self._order += steps
-        self.waiting += len(steps)
         self.unmarked += len(steps)
 
     def mark(self, audio: SavedInput) -> None:
@@ -147,7 +142,6 @@ class AudioOrder:
 
     def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Take the events of this channel's oldest step; return all events that are due."""
-        self.waiting -= 1
         self._early[channel].append(results)
         return self._due()
 

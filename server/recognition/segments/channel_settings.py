@@ -58,47 +58,36 @@ class SettingsByStep:
         self.steps_sent = 0  # to the engine
         self.steps_answered = 0
         self.rules = rules  # the current ones
-        self._changes = PendingChanges(ChannelSettings(bias, rules))
-        self._bias_until: tuple[int, Bias] | None = None  # number of its last step, and the bias after it
-        self._answers: deque[tuple[int, float | None]] = deque()  # of the turn model: step and answer
+        self.changes = PendingChanges(ChannelSettings(bias, rules))
+        self.bias_until: tuple[int, Bias] | None = None  # number of its last step, and the bias after it
+        self.answers: deque[tuple[int, float | None]] = deque()  # of the turn model: step and answer
         self.answer: float | None = None  # the present one
 
     @property
     def bias(self) -> Bias:
         """The bias of the steps that are being answered."""
-        return self._changes.current.bias
-
-    @property
-    def waiting(self) -> int:
-        """Number of changes that wait for earlier steps."""
-        return len(self._changes.waiting)
+        return self.changes.current.bias
 
     @property
     def bias_steps(self) -> int:
         """Number of further steps for which the bias holds, if `set_bias` set one; else 0."""
-        return 0 if self._bias_until is None else self._bias_until[0] - self.steps_sent
-
-    def ended_bias(self) -> Bias | None:
-        """Return the bias of later steps if the present bias has just reached its number of steps."""
-        if self._bias_until is None or self.steps_sent != self._bias_until[0]:
-            return None
-        return self._bias_until[1]
+        return 0 if self.bias_until is None else self.bias_until[0] - self.steps_sent
 
     def set_bias(self, bias: Bias, steps: int = 0, after: Bias = NO_BIAS) -> None:
         """Set the bias of later steps; with `steps`, only for that many, and `after` for those that follow."""
-        self._bias_until = (self.steps_sent + steps, after) if steps else None
-        self._changes.change(replace(self._changes.latest, bias=bias), self.steps_sent)
+        self.bias_until = (self.steps_sent + steps, after) if steps else None
+        self.changes.change(replace(self.changes.latest, bias=bias), self.steps_sent)
 
     def set_endpoint(self, silence_s: float, scored: ScoredEnd | None) -> None:
         """End utterances in later steps after `silence_s` of silence."""
-        rules = replace(self._changes.latest.rules, endpoint_s=silence_s, quiet_s=silence_s, scored=scored)
-        self._changes.change(replace(self._changes.latest, rules=rules), self.steps_sent)
+        rules = replace(self.changes.latest.rules, endpoint_s=silence_s, quiet_s=silence_s, scored=scored)
+        self.changes.change(replace(self.changes.latest, rules=rules), self.steps_sent)
 
     def apply(self) -> bool:
         """Apply the changes whose earlier steps are all answered; return whether the bias has changed."""
-        before = self._changes.current
-        self._changes.apply(self.steps_answered)
-        current = self._changes.current
+        before = self.changes.current
+        self.changes.apply(self.steps_answered)
+        current = self.changes.current
         self.rules = current.rules
         return current.bias is not before.bias
 
@@ -109,23 +98,23 @@ class SettingsByStep:
         """
         if self.steps_answered > after_step:
             return False
-        self._answers.append((after_step, answer))
+        self.answers.append((after_step, answer))
         return True
 
     def due_answers(self) -> list[float | None]:
         """Return the answers that count from the present step on; the last of them becomes current."""
         due: list[float | None] = []
-        while self._answers and self._answers[0][0] <= self.steps_answered:
-            self.answer = self._answers.popleft()[1]
+        while self.answers and self.answers[0][0] <= self.steps_answered:
+            self.answer = self.answers.popleft()[1]
             due.append(self.answer)
         return due
 
     def fork(self) -> SettingsByStep:
         """Return settings that continue from the last step answered, without pending changes and answers."""
         twin = copy(self)
-        twin._changes, twin._answers = PendingChanges(self._changes.current), deque()
+        twin.changes, twin.answers = PendingChanges(self.changes.current), deque()
         return twin
 
     def restore(self, bias: Bias) -> None:
         """Continue with the bias of a snapshot."""
-        self._changes = PendingChanges(ChannelSettings(bias, self.rules))
+        self.changes = PendingChanges(ChannelSettings(bias, self.rules))

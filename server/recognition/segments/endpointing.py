@@ -61,24 +61,17 @@ class EndpointRules:
 
         `known_s`, `level_s`: as in `is_silent`; `answer`: the turn model's about this silence.
         """
-        if self.endpoint_s is None or not _lasts(self.endpoint_s, known_s, voiceless_s):
+        needed_s = self.endpoint_s
+        if needed_s is None or known_s < needed_s or (voiceless_s is not None and voiceless_s < needed_s):
             return False
         scored_s = 0.0 if self.scored is None else self.scored.delay_s(answer)
         level_s = min(level_s, known_s + self.lookahead_s)  # a word may be too quiet for the level
-        return is_silent(max(self.endpoint_s, scored_s), level_s=level_s, known_s=known_s)
+        return is_silent(max(needed_s, scored_s), level_s=level_s, known_s=known_s)
 
     def ends_silence(self, silent_s: float, voiceless_s: float | None) -> bool:
-        """Whether this silence closes a segment that has no words."""
-        return _lasts(self.silence_s, silent_s, voiceless_s)
-
-    def cuts(self, length_s: float, *, whole_words: bool) -> bool:
-        """Whether a segment is too long. It is cut after a whole word; an unfinished word gets `OVERTIME_S` to end."""
-        return length_s >= self.max_utterance_s + (0.0 if whole_words else OVERTIME_S)
-
-
-def _lasts(needed_s: float | None, silence_s: float, voiceless_s: float | None) -> bool:
-    """Whether recognizer and voice-activity model agree that there is enough silence."""
-    return needed_s is not None and silence_s >= needed_s and (voiceless_s is None or voiceless_s >= needed_s)
+        """Whether this silence closes a segment that has no words: recognizer and voice-activity model agree."""
+        needed_s = self.silence_s
+        return needed_s is not None and silent_s >= needed_s and (voiceless_s is None or voiceless_s >= needed_s)
 
 
 # Source: silero-vad's own iterator: speech begins above the threshold and ends 0.15 below it.

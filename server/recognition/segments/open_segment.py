@@ -12,7 +12,6 @@ from model.ctc.interface import Agreeing, Decoder, DecoderState, SecondPass, Two
 from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
 from model.ctc.words import Word
 from model.description import ModelDescription
-from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.saved_state import SavedChannel
@@ -36,7 +35,7 @@ class OpenSegment:
         self.index = index  # of the channel
         self.decoder = decoder
         self._two_pass = decoder if isinstance(decoder, TwoPass) else None
-        self._audio = None if self._two_pass is None else SegmentAudio(config)
+        self.audio = None if self._two_pass is None else SegmentAudio(config)  # for the second pass
         self.gate = SpeechGate(config, KEPT_S if isinstance(decoder, RewindDecoder) else 0.0)
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
         self.state: DecoderState = decoder.start(self._delay_frames, bias)
@@ -96,17 +95,11 @@ class OpenSegment:
 
     # Steps
 
-    def sent(self, step: PCM) -> None:
-        """Record a step that is sent to the engine."""
-        self.gate.sent(step)
-        if self._audio is not None:
-            self._audio.add(step)
-
     def answered(self, end_s: float) -> None:
         """Record that the decoder state was advanced over the next step, which ends at `end_s`."""
         self.gate.answered()
-        if self._audio is not None:
-            self._audio.answered()
+        if self.audio is not None:
+            self.audio.answered()
         self.cursor_s = end_s
 
     def start_at(self, stream_s: float) -> None:
@@ -124,8 +117,8 @@ class OpenSegment:
         self.decoder.release(self.state)
         self.state = self.decoder.start(self._delay_frames, bias)
         self.gate.restart()
-        if self._audio is not None:
-            self._audio.restart()
+        if self.audio is not None:
+            self.audio.restart()
 
     def release(self) -> None:
         """Release the decoder state; nothing may be decoded afterwards."""
@@ -146,8 +139,8 @@ class OpenSegment:
         words = self.gate.speech(taken)
         self._read = None
         self.gate.taken(self.state.frames * self._frame_s if count is None else taken[-1].end_s)
-        if count is None and self._audio is not None:
-            self._audio.taken()
+        if count is None and self.audio is not None:
+            self.audio.taken()
         return words
 
     def placed(self, words: Sequence[Word]) -> tuple[Word, ...]:
@@ -175,26 +168,24 @@ class OpenSegment:
 
     def _second_pass(self) -> SecondPass | None:
         """Return the second pass over the segment, if the decoder has one, with its words in stream time."""
-        if self._two_pass is None or self._audio is None:
+        if self._two_pass is None or self.audio is None:
             return None
-        again = self._two_pass.second_pass(self.state, self._audio.decoded())
+        again = self._two_pass.second_pass(self.state, self.audio.decoded())
         place = self.base_s, self.start_s, self.cursor_s
         return None if again is None else partial(_second_words, again, self.gate.frozen(), place)
 
-    def settle(self, stable: int) -> int | None:
-        """Return how many of the decoder's words partials show, None for all; call it at every step.
+    def settle(self, settled: SettledWords, stable: int) -> int:
+        """Return how many of the decoder's words partials show; call it at every step.
 
         The first `stable` words can no longer change. A decoder with a single hypothesis counts as certain.
         """
-        if self.settled is None:
-            return None
         words = self.decoder.words(self.state) if self.state.has_text else ()
         decoder = self.decoder
 
         def agreement() -> Sequence[float]:
             return decoder.agreement(self.state) if isinstance(decoder, Agreeing) else (1.0,) * len(words)
 
-        return self.settled.count(words, stable, agreement, self.cursor_s)
+        return settled.count(words, stable, agreement, self.cursor_s)
 
     def due_partial(self, rules: EndpointRules, stable: int, shown: int | None) -> Partial | None:
         """Return the partial to send at this step, if any, with the first `shown` of the decoder's words."""
@@ -228,7 +219,7 @@ class OpenSegment:
         twin = copy(self)
         twin.state = self.decoder.copy(self.state)
         twin.gate = self.gate.copy()
-        twin._audio = None if self._audio is None else self._audio.copy()
+        twin.audio = None if self.audio is None else self.audio.copy()
         twin.partials, twin._placer = copy(self.partials), copy(self._placer)
         twin.settled = None
         return twin

@@ -51,9 +51,20 @@ class LevelMeter:
 
     def push(self, step: PCM) -> float:
         """Take a step (S,); return the silence at its end."""
+        lowest, fades_db = self._lowest, FORGOTTEN_DB_PER_S * self._level_s
         for level in band_levels(step, self._per_step, DIFFERENCE, self._limits):
-            self._take(level)
-        return self.silence_s
+            while lowest and lowest[-1][1] >= level:
+                lowest.pop()
+            lowest.append((self._number, level))
+            if lowest[0][0] <= self._number - self._kept:
+                lowest.popleft()
+            self._number += 1
+            self._loudest = max(level, self._loudest - fades_db)
+            floor = max(1, lowest[0][1])  # digital silence is lower than any room
+            loud = level >= max(floor + ABOVE_FLOOR_DB, self._loudest - BELOW_LOUDEST_DB)
+            self._loud = self._loud + 1 if loud else 0
+            self._silent = 0 if self._loud > CLICK_LEVELS else self._silent + 1
+        return self._silent * self._level_s
 
     def saved(self) -> SavedLevels:
         """Return a snapshot."""
@@ -63,20 +74,6 @@ class LevelMeter:
         """Continue from a snapshot."""
         self._lowest = deque(saved.lowest)
         self._loudest, self._number, self._loud, self._silent = saved.loudest, saved.number, saved.loud, saved.silent
-
-    def _take(self, level: int) -> None:
-        lowest = self._lowest
-        while lowest and lowest[-1][1] >= level:
-            lowest.pop()
-        lowest.append((self._number, level))
-        if lowest[0][0] <= self._number - self._kept:
-            lowest.popleft()
-        self._number += 1
-        self._loudest = max(level, self._loudest - FORGOTTEN_DB_PER_S * self._level_s)
-        floor = max(1, lowest[0][1])  # digital silence is lower than any room
-        loud = level >= max(floor + ABOVE_FLOOR_DB, self._loudest - BELOW_LOUDEST_DB)
-        self._loud = self._loud + 1 if loud else 0
-        self._silent = 0 if self._loud > CLICK_LEVELS else self._silent + 1
 
 
 class Pauses:

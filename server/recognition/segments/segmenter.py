@@ -16,7 +16,7 @@ from server.recognition.events import Correction, Event, Final, FinalReason, Tur
 from server.recognition.results.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.channel_settings import SettingsByStep
-from server.recognition.segments.endpointing import EndpointRules, ScoredEnd, VoiceActivity
+from server.recognition.segments.endpointing import OVERTIME_S, EndpointRules, ScoredEnd, VoiceActivity
 from server.recognition.segments.open_segment import OpenSegment
 from server.recognition.segments.pauses import LevelMeter
 from server.recognition.segments.rewinding import Rewind, Rewinding
@@ -72,9 +72,12 @@ class Segmenter:
     def sent(self, step: PCM, marker: Marker) -> float:
         """Record a step that is sent to the engine; return the silence after it, by the level of the audio."""
         self.settings.steps_sent += 1
-        if (after := self.settings.ended_bias()) is not None:
-            self.set_bias(after)
-        self.segment.sent(step)
+        until = self.settings.bias_until
+        if until is not None and self.settings.steps_sent == until[0]:
+            self.set_bias(until[1])
+        self.segment.gate.sent(step)
+        if self.segment.audio is not None:
+            self.segment.audio.add(step)
         if marker is not Marker.AUDIO:
             return self.meter.silence_s
         self._silences.append(silence_s := self.meter.push(step))
@@ -192,28 +195,31 @@ class Segmenter:
         settings, segment = self.settings, self.segment
         settings.steps_answered += 1
         segment.answered(tag.end_s)
-        events: list[Result] = [TurnAnswered(self.index, answer) for answer in settings.due_answers()]
-        self.utterance.detect_voice(segment, settings.rules, tag.end_sample, events)
-        self.utterance.detect_text(segment, events)
+        events: list[Result] = []
+        if settings.answers:
+            events += [TurnAnswered(self.index, answer) for answer in settings.due_answers()]
+        utterance = self.utterance
+        if utterance.speech is not None:
+            utterance.detect_voice(segment, settings.rules, tag.end_sample, events)
+        if segment.state.has_text and not utterance.speaking:
+            utterance.detect_text(segment, events)
         if tag.marker is Marker.AUDIO:
             self._level_s = self._silences.popleft()
-            if not self._detect_gap(events):
+            if settings.rules.utterance_gap_s is None or not self._detect_gap(settings.rules.utterance_gap_s, events):
                 self._extend_segment(events)
         elif tag.marker is Marker.FINALIZE:
             self._end_flush(FinalReason.FINALIZE, events)
         elif tag.marker is Marker.CLOSE:
             self._end_flush(FinalReason.CLOSE, events)
-        if settings.waiting:
+        if settings.changes.waiting:
             self._apply_changes()
         while self._rewinding is not None and self._rewinding.due(settings.steps_answered):
             events.append(self._corrected(self._rewinding.waiting.popleft()))
         return events
 
-    def _detect_gap(self, events: list[Result]) -> bool:
+    def _detect_gap(self, needed_s: float, events: list[Result]) -> bool:
         """Return whether a gap closed the open segment: it freezes words that no endpoint has frozen."""
-        needed_s, segment = self.settings.rules.utterance_gap_s, self.segment
-        if needed_s is None:
-            return False
+        segment = self.segment
         has_text = segment.state.has_text and bool(segment.words())
         freezes = has_text and segment.silence_s >= needed_s and not self._at_endpoint()
         if freezes:
@@ -238,18 +244,22 @@ class Segmenter:
                 events.append(self._final(FinalReason.ENDPOINT, until_s=until_s))
                 return
         stable = segment.decoder.stable_words(segment.state)
-        shown = segment.settle(stable)
-        paused = has_text and segment.silence_s >= PAUSE_S
-        if rules.cuts(segment.cursor_s - segment.start_s, whole_words=not has_text or paused or stable > 0):
-            count = None if paused else stable or None
-            end_s = None if count is None else segment.cut_until_s(count, every_step=rules.every_step)
-            events.append(self._final(FinalReason.MAX_LEN, count, end_s))
-        elif (partial := segment.due_partial(rules, stable, shown)) is not None:
+        shown = None if segment.settled is None else segment.settle(segment.settled, stable)
+        length_s = segment.cursor_s - segment.start_s
+        if length_s >= rules.max_utterance_s:
+            paused = has_text and segment.silence_s >= PAUSE_S
+            if not has_text or paused or stable or length_s >= rules.max_utterance_s + OVERTIME_S:
+                count = None if paused else stable or None
+                end_s = None if count is None else segment.cut_until_s(count, every_step=rules.every_step)
+                events.append(self._final(FinalReason.MAX_LEN, count, end_s))
+                return
+        if (rules.partials or rules.every_step) and (partial := segment.due_partial(rules, stable, shown)) is not None:
             events.append(partial)
 
     def _at_endpoint(self) -> bool:
-        settings, known_s = self.settings, self.segment.silence_s
-        return settings.rules.ends_words(known_s, self._level_s, self.utterance.voiceless_s, settings.answer)
+        settings, utterance = self.settings, self.utterance
+        voiceless_s = None if utterance.speech is None else utterance.voiceless_s
+        return settings.rules.ends_words(self.segment.silence_s, self._level_s, voiceless_s, settings.answer)
 
     def _end_flush(self, reason: FinalReason, events: list[Result]) -> None:
         segment = self.segment

@@ -35,8 +35,7 @@ class Utterance:
     def detect_voice(self, segment: OpenSegment, rules: EndpointRules, end_sample: int, events: list[Result]) -> None:
         """Follow the voice-activity model up to this sample."""
         speech = self.speech
-        if speech is None:
-            return
+        assert speech is not None, "only asked with a model"
         before_s = speech.follow(end_sample)
         if before_s is not None:
             start_s = max(0.0, segment.cursor_s - before_s)
@@ -49,11 +48,11 @@ class Utterance:
             speech.quiet()
 
     def detect_text(self, segment: OpenSegment, events: list[Result]) -> None:
-        """Start speech at the first word after an endpoint, if no voice-activity model is used.
+        """Take the first text after an endpoint; if no voice-activity model is used, speech starts at its first word.
 
         Also if the voice has continued since before the endpoint, as in loud surroundings: then it has no new start.
         """
-        if not self.speaking and segment.state.has_text and (words := segment.words()):
+        if words := segment.words():
             self.speaking = True
             if self.started_s is None and (self.speech is None or self.speech.speaking):
                 events.append(SpeechStarted(self.index, segment.placed(words)[0].start_s))

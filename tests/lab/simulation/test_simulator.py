@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batching.batcher import Batcher, Policy
-from batching.thread.result_backpressure import PATIENCE_S
+from batching.engine import PATIENCE_S
 from tutti_asr_lab.simulation import threads
 from tutti_asr_lab.simulation.calibration import Interference, Overheads, Spread
 from tutti_asr_lab.simulation.service_table import ServiceTable

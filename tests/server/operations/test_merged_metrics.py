@@ -46,13 +46,13 @@ def process(streams: int, *, version: str = "1.0", model: str = "en") -> Metrics
     metrics.loop_tasks.set(7)
     metrics.build_info.labels(version, "", model, "cpu").set(1)
     metrics.sessions.labels("vosk", "completed").inc(streams)
-    metrics.audio_bytes.inc(2_560.0 * streams)
+    metrics.audio_bytes.value += 2_560.0 * streams
     metrics.first_interim.observe_all([0.004, 0.2][:streams])
     of_model = metrics.of_model(model)
     of_model.capacity.set(400 + streams)
     of_model.slots_used.set(streams)
-    of_model.queue_depth.set(streams)
-    of_model.batches.inc(streams)
+    of_model.queue_depth.value = streams
+    of_model.batches.value += streams
     of_model.batch_size.observe(min(streams, 8))
     return metrics
 
@@ -164,9 +164,9 @@ class Small:
         self.wait = histogram(self.registry, "x_seconds", "text", (0.1, 1.0))
 
     def work(self, amount: int) -> None:
-        self.bytes.inc(amount)
-        self.rows.labels(str(amount % 3)).inc()
-        self.depth.labels("en").set(amount)
+        self.bytes.value += amount
+        self.rows.labels(str(amount % 3)).value += 1
+        self.depth.labels("en").value = amount
         self.wait.observe(amount / 10)
 
 
@@ -199,5 +199,5 @@ def test_no_counter_falls_whatever_processes_do(steps: list[tuple[str, int, int]
 @pytest.mark.parametrize("value", [True, 3, 2.5])
 def test_a_gauge_that_no_table_lists_is_summed_whatever_kind_of_number_it_has(value: float) -> None:
     registry = CollectorRegistry()
-    Gauges(registry, "x_open", "text", "model").labels("en").set(value)
+    Gauges(registry, "x_open", "text", "model").labels("en").value = value
     assert values(merged([snapshot(registry)] * 2), "x_open") == {("en",): 2.0 * value}

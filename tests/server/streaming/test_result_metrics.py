@@ -7,7 +7,7 @@ import pytest
 from model.ctc.words import Word
 from server.operations.metrics import Metrics
 from server.recognition.events import Final, FinalReason, Partial, StepTiming
-from server.streaming.result_metrics import WordDelays
+from server.streaming.outbox import WordDelays
 
 NOW_S = 8_675_309.25
 TIMING = StepTiming(NOW_S - 0.05, 0.01, 0.01, 0.01, 0.01, NOW_S - 0.01, 1)  # the step's audio arrived 50 ms ago

@@ -14,7 +14,7 @@ from server.protocols.flux.adapter import FluxAdapter
 from server.protocols.flux.messages import parse_query
 from server.recognition.session_options import Limits
 from server.recognition.steps import StepTag
-from server.streaming.short_messages import ShortMessages, is_audio
+from server.streaming.flow_control import ShortMessages, is_audio
 from tests.server.streaming.test_connection import MAX_BACKLOG_S, Bench
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.transport_bench import ConnectionBench
@@ -207,11 +207,16 @@ def test_messages_that_may_be_control_messages_are_not_kept() -> None:
     short.make_room(100, 0)
     assert short.room == 0, "not plain"
     short.make_room(100, 1)
-    assert not any(short.take(message) for message in ("text", b"", b"{}", bytes(100)))
-    assert [short.take(bytes(60)), short.take(bytes(40)), short.take(bytes(39))] == [True, False, True]
+    assert not any(short.take(message) for message in ("text", b"", b"{}"))
+    assert (short.room, short.take(bytes(60)), short.room, short.take(bytes(39)), short.room) == (
+        100,
+        True,
+        40,
+        True,
+        1,
+    )
     assert short.release(b"\1") == bytes(99) + b"\1"
-    assert not short
-    assert not short.take(b"\1"), "no room until it is given anew"
+    assert (short.kept, short.room) == ([], 0), "no room until it is given anew"
     assert is_audio(b"\0{")
 
 

@@ -216,8 +216,10 @@ class ForkedStreams:
         session = Session(options, self._model.config, self._decoder, Limits(max_backlog_s=NEVER_S))
         if stream.places:
             session._on_step.clear()
+            _, in_order = session._on_results
             session._on_results.clear()
             session._find_pauses(_RandomPlaces(stream.places))
+            session._on_results.append(in_order)
         return await self.recognizer.open(session, stream)
 
     def _send(self, stream: Stream) -> None:
