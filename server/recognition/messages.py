@@ -14,7 +14,7 @@ from server.audio.pcm import PCM
 from server.errors import CloseReason
 from server.recognition.events import Event
 from server.recognition.segments.endpointing import ScoredEnd
-from server.recognition.segments.pause_questions import Ask
+from server.recognition.segments.pauses import Ask
 from server.recognition.steps import StepTag
 
 

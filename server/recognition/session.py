@@ -33,12 +33,17 @@ from server.recognition.messages import (
     Waited,
 )
 from server.recognition.results.pending_finals import PendingFinals, marked
-from server.recognition.results.result_order import AudioOrder, ImmediateOrder, ResultOrder, Unanswered
-from server.recognition.results.spoken_order import OpenSpeech, SpokenOrder
+from server.recognition.results.result_order import (
+    AudioOrder,
+    ImmediateOrder,
+    OpenSpeech,
+    ResultOrder,
+    SpokenOrder,
+    Unanswered,
+)
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import VoiceActivity, VoiceRules
-from server.recognition.segments.pause_questions import PauseQuestions
-from server.recognition.segments.pauses import Pauses
+from server.recognition.segments.pauses import PauseQuestions, Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
 from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
 from server.recognition.steps import AudioInput, Marker, StepCutter, StepTag, Work

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
+from itertools import islice
+
+import numpy as np
 
 from model.ctc.bias import Bias
-from model.ctc.interface import Agreeing, Decoder, DecoderState, SecondPass, TwoPass
+from model.ctc.interface import Agreeing, Decoder, DecoderState, FrameAudio, SecondPass, TwoPass
 from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
+from model.ctc.two_pass import CONTEXT_S
+from model.ctc.two_pass import KEPT_S as READ_AGAIN_S
 from model.ctc.words import Word
 from model.description import ModelDescription
+from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.endpointing import EndpointRules
-from server.recognition.segments.partials import PartialFilter, WordPlacer, placed
+from server.recognition.segments.partials import PartialFilter, SettledWords, WordPlacer, placed
 from server.recognition.segments.rewinding import Part
-from server.recognition.segments.segment_audio import SegmentAudio
-from server.recognition.segments.settled_words import SettledWords
 from server.recognition.segments.speech_gate import Levels, SpeechGate
 
 
@@ -238,3 +243,53 @@ class OpenSegment:
 def _second_words(again: SecondPass, levels: Levels, place: tuple[float, float, float]) -> tuple[Word, ...]:
     """Run the second pass; return the words that pass the gate, in stream time."""
     return placed([word for word in again() if levels.has_speech(word)], *place)
+
+
+class SegmentAudio:
+    """The audio of a segment and some before it, by steps, numbered from the first one of the decoder state.
+
+    For a second pass by another network.
+    """
+
+    def __init__(self, config: ModelDescription) -> None:
+        step_s = config.step_samples / config.sample_rate
+        self._frames = round(step_s / config.frame_s)  # frames per step
+        self._before, self._most = round(CONTEXT_S / step_s), round((READ_AGAIN_S + CONTEXT_S) / step_s)
+        self._steps: deque[PCM] = deque()
+        self._first = 0  # number of the oldest step that is kept
+        self._answered = 0  # steps decoded since the decoder state started
+
+    def add(self, step: PCM) -> None:
+        """Take a step that is sent to the engine."""
+        self._steps.append(step)
+
+    def answered(self) -> None:
+        """Record that the next step was decoded."""
+        self._answered += 1
+        self._drop(self._answered - self._most)
+
+    def decoded(self) -> FrameAudio:
+        """Return the kept part of the decoded audio."""
+        steps = list(islice(self._steps, self._answered - self._first))
+        pcm = np.concatenate(steps) if steps else np.zeros(0, np.int16)
+        return FrameAudio(pcm, self._first * self._frames)
+
+    def copy(self) -> SegmentAudio:
+        """Return an independent copy of what was decoded; steps that are not answered are not in it."""
+        twin = copy(self)
+        twin._steps = deque(islice(self._steps, self._answered - self._first))
+        return twin
+
+    def taken(self) -> None:
+        """Drop audio after all words so far were sent, except the context of the next segment."""
+        self._drop(self._answered - self._before)
+
+    def restart(self) -> None:
+        """Start again with a restarted decoder state, whose first step is the next one."""
+        self._drop(self._answered)
+        self._first = self._answered = 0
+
+    def _drop(self, until: int) -> None:
+        while self._first < until:
+            self._steps.popleft()
+            self._first += 1

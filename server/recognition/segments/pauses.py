@@ -1,4 +1,4 @@
-"""Detection of trailing silence in a channel by audio level alone, without the recognizer's delay. Pure.
+"""Pauses of one channel: trailing silence by audio level alone, the forks in it, and questions to a turn model. Pure.
 
 Audio is silent while its level is near the lowest of the last seconds, or far below the loudest. Either condition is
 enough: the noise floor of a quiet room is far below speech, that of a loud room only little. Levels are integers
@@ -8,15 +8,21 @@ computed from the samples of one step, so silence depends neither on the batch n
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
+import numpy as np
 
 from model.description import ModelDescription
 from model.levels import band_levels
+from model.turn_ends.whisper_features import SAMPLES
 from server.audio.pcm import PCM
 from server.recognition.events import Silence
 from server.recognition.results.pending_finals import PendingFork, Result
 from server.recognition.saved_state import SavedLevels
+from server.recognition.segments.channel_settings import SettingsByStep
+from server.recognition.segments.endpointing import ROUNDING
 from server.recognition.segments.speech_gate import LEVEL_S, level_limits
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
@@ -27,6 +33,16 @@ FLOOR_S = 3.0
 FORGOTTEN_DB_PER_S = 10.0
 CLICK_LEVELS = 1  # a run of at most this many loud levels is a click, not speech
 DIFFERENCE = 1  # samples: levels are those of the change from one sample to the next, which has no constant offset
+
+ASK_S = (0.2, 0.6)  # silence after which the model is asked: once per pause, and once more if the pause continues
+ANSWER_STEPS = 2  # from the step of a question to the step after which its answer counts: 160 ms
+
+Done = Callable[[float], bool]
+Ask = Callable[[PCM, Done], None]
+"""Asks the turn model about the end of these samples; the function gets the answer later, or is never called.
+
+The function returns whether the answer is in time.
+"""
 
 
 class LevelMeter:
@@ -119,3 +135,55 @@ class Pauses:
         if fork is None:
             return [silence, *results]
         return [silence, *results, fork]
+
+
+class LastAudio:
+    """The last 8 s of a channel's audio at 16 kHz."""
+
+    def __init__(self) -> None:
+        self._buffer = np.zeros(2 * SAMPLES, np.int16)
+        self._filled = 0
+
+    @property
+    def samples(self) -> PCM:
+        """A copy, (S,) int16; less than 8 s at the beginning."""
+        return self._buffer[max(0, self._filled - SAMPLES) : self._filled].copy()
+
+    def add(self, step: PCM) -> None:
+        """Append a step, (S,); the buffer is moved once in 8 s."""
+        if self._filled + len(step) > len(self._buffer):
+            kept = self.samples
+            self._buffer[: len(kept)] = kept
+            self._filled = len(kept)
+        self._buffer[self._filled : self._filled + len(step)] = step
+        self._filled += len(step)
+
+
+class PauseQuestions:
+    """Asks the turn model about the pauses of one channel.
+
+    An answer counts after a fixed number of steps, so that events depend on the audio alone; one that arrives later is
+    dropped.
+    """
+
+    def __init__(self, settings: SettingsByStep, ask: Ask) -> None:
+        self._settings, self._ask = settings, ask
+        self._audio = LastAudio()
+        self._pause = 0  # number of the present pause
+        self._asked = 0  # questions in the present pause
+        self._silence_s = 0.0
+
+    def sent(self, step: PCM, silence_s: float) -> None:
+        """Take a step of audio, which the channel has sent to the engine, and the silence after it."""
+        self._audio.add(step)
+        before_s, self._silence_s = self._silence_s, silence_s
+        number = self._settings.steps_sent
+        if self._silence_s < before_s and self._asked:
+            self._pause, self._asked = self._pause + 1, 0
+            self._settings.take_answer(None, number)
+        if self._asked < len(ASK_S) and self._silence_s >= ASK_S[self._asked] - ROUNDING:
+            self._asked += 1
+            self._ask(self._audio.samples, partial(self._answered, self._pause, number + ANSWER_STEPS))
+
+    def _answered(self, pause: int, after_step: int, answer: float) -> bool:
+        return pause == self._pause and self._settings.take_answer(answer, after_step)

@@ -12,8 +12,7 @@ from model.turn_ends.whisper_features import SAMPLES
 from server.audio.pcm import PCM
 from server.recognition.events import FinalReason, TurnAnswered
 from server.recognition.segments.endpointing import ScoredEnd
-from server.recognition.segments.pause_questions import ANSWER_STEPS, ASK_S, LastAudio, PauseQuestions
-from server.recognition.segments.pauses import LevelMeter
+from server.recognition.segments.pauses import ANSWER_STEPS, ASK_S, LastAudio, LevelMeter, PauseQuestions
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 

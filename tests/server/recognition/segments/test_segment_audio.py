@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.interface import FrameAudio, SecondPass
 from model.ctc.two_pass import CONTEXT_S, KEPT_S
-from server.recognition.segments.segment_audio import SegmentAudio
+from server.recognition.segments.open_segment import SegmentAudio
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 

@@ -9,7 +9,7 @@ from model.ctc.words import Word
 from model.evaluation.stability import ShownWord, Stability, View
 from server.errors import BadParameter
 from server.recognition.events import Final, Partial
-from server.recognition.segments.settled_words import SettledWords
+from server.recognition.segments.partials import SettledWords
 from server.recognition.session_options import interim_stability_of
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.wavering import WaveringDecoder
