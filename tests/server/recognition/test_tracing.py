@@ -25,60 +25,39 @@ from tests.support.servers.spelling import silence, spell
 Start = Callable[..., LiveServer]
 
 
-@pytest.fixture
-def traced(live_server: Start) -> tuple[LiveServer, InMemorySpanExporter]:
+def test_a_stream_or_an_upload_is_one_span_with_an_event_for_each_final(live_server: Start) -> None:
     exporter = InMemorySpanExporter()
-    tracing = Tracing(SimpleSpanProcessor(exporter), {"tutti.commit": "test"})
-    return live_server(make_session=tracing.session), exporter
-
-
-def test_a_stream_is_one_span_with_an_event_for_each_final(traced: tuple[LiveServer, InMemorySpanExporter]) -> None:
-    server, exporter = traced
+    server = live_server(make_session=Tracing(SimpleSpanProcessor(exporter), {"tutti.commit": "test"}).session)
     with server.listen(interim_results="true") as client:
-        given = client.socket.response.headers["dg-request-id"]
+        ids = [client.socket.response.headers["dg-request-id"]]
         client.send(spell("first secret"))
         client.say("Finalize")
         client.until(lambda frame: frame.get("from_finalize", False))
         client.send(spell("second"))
-        frames = client.finish()
-    assert transcript(frames) == "second"
+        assert transcript(client.finish()) == "second"
     server.wait_idle()
-    (span,) = exporter.get_finished_spans()
-    assert f"{span.context.trace_id:032x}" == given.replace("-", "")
-    assert span.name == "recognise"
-    attributes = dict(span.attributes or {})
-    assert attributes["tutti.request_id"] == given
-    assert attributes["tutti.close_reason"] == "close_stream"
-    assert (attributes["tutti.finals"], attributes["tutti.channels"]) == (len(span.events), 1)
-    assert [(event.attributes or {})["words"] for event in span.events][:2] == [2, 1]
-    assert [(event.attributes or {})["reason"] for event in span.events] == ["finalize", "close"]
-    exported = span.to_json()
-    assert not [word for word in ("secret", "first", "second") if word in exported]
-    assert json.loads(exported)["resource"]["attributes"]["service.name"] == "tutti"
-
-
-def test_messages_make_no_spans_and_uploads_make_one(traced: tuple[LiveServer, InMemorySpanExporter]) -> None:
-    server, exporter = traced
+    with server.listen() as client:
+        ids.append(client.socket.response.headers["dg-request-id"])
+        client.send(silence(0.2))
+        client.vanish()
+        server.wait_idle()
     with server.http as http:
         for path in ("/healthz", "/metrics", "/absent"):
             http.get(path)
         body = spell("uploaded").tobytes()
-        upload = http.post("/v1/listen?encoding=linear16&sample_rate=16000", content=body)
+        ids.append(http.post("/v1/listen?encoding=linear16&sample_rate=16000", content=body).headers["dg-request-id"])
     server.wait_idle()
-    (span,) = exporter.get_finished_spans()
-    assert (span.attributes or {})["tutti.request_id"] == upload.headers["dg-request-id"]
-
-
-def test_a_client_that_vanishes_ends_its_span_without_a_reason(
-    traced: tuple[LiveServer, InMemorySpanExporter],
-) -> None:
-    server, exporter = traced
-    with server.listen() as client:
-        client.send(silence(0.2))
-        client.vanish()
-        server.wait_idle()
-    (span,) = exporter.get_finished_spans()
-    assert "tutti.close_reason" not in (span.attributes or {})
+    spans = exporter.get_finished_spans()
+    attributes = [dict(span.attributes or {}) for span in spans]
+    assert [f"{span.context.trace_id:032x}" for span in spans] == [each.replace("-", "") for each in ids]
+    assert [own["tutti.request_id"] for own in attributes] == ids
+    assert [own.get("tutti.close_reason") for own in attributes] == ["close_stream", None, "close_stream"]
+    assert (attributes[0]["tutti.finals"], attributes[0]["tutti.channels"]) == (len(spans[0].events), 1)
+    assert [(event.attributes or {})["words"] for event in spans[0].events][:2] == [2, 1]
+    assert [(event.attributes or {})["reason"] for event in spans[0].events] == ["finalize", "close"]
+    exported = spans[0].to_json()
+    assert not [word for word in ("secret", "first", "second") if word in exported]
+    assert json.loads(exported)["resource"]["attributes"]["service.name"] == "tutti"
 
 
 class Collector(HTTPServer):

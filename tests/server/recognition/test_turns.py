@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,19 +88,17 @@ def texts(event: TurnEvent) -> list[str]:
     return [word.text for word in event.words]
 
 
-@given(rules=RULES, steps=STEPS)
-def test_events_follow_the_state_machine_and_keep_the_eager_text(rules: TurnRules, steps: list[str]) -> None:
-    check_rules(run(rules, steps))
-
-
-@given(rules=RULES, steps=FORKED)
-def test_events_of_a_stream_that_is_forked_follow_the_same_rules(rules: TurnRules, steps: list[str]) -> None:
-    check_rules(run(rules, steps, DELAY_S))
-
-
-@given(rules=RULES, steps=FORKED)
-def test_an_end_by_the_score_has_the_score_that_was_asked_for(rules: TurnRules, steps: list[str]) -> None:
-    for event in run(rules, steps, DELAY_S):
+@pytest.mark.parametrize("delay_s", [0.0, DELAY_S])
+@given(rules=RULES, data=st.data())
+def test_events_follow_the_state_machine(rules: TurnRules, delay_s: float, data: st.DataObject) -> None:
+    """With and without forks: in their order, with the eager text at the end, not too rarely, and by the score."""
+    events = run(rules, data.draw(FORKED if delay_s else STEPS), delay_s)
+    check_rules(events)
+    assert all(
+        after.kind is TurnKind.START or after.end_s - before.end_s < UPDATE_S + STEP_S + 1e-6
+        for before, after in pairwise(events)
+    )
+    for event in events if delay_s else ():
         if event.trigger is Trigger.MODEL:
             assert event.score >= rules.end_threshold - 1e-6
         if event.kind is TurnKind.EAGER:
@@ -147,18 +147,6 @@ def check_rules(events: list[TurnEvent]) -> None:
                 assert state is not TurnState.AWAITING or texts(event) == eager
         if event.kind is TurnKind.END:
             index, state = index + 1, TurnState.NONE
-
-
-@given(rules=RULES, steps=FORKED, delay_s=st.sampled_from([0.0, DELAY_S]))
-def test_inside_a_turn_no_two_events_are_further_apart_than_an_update_and_a_step(
-    rules: TurnRules, steps: list[str], delay_s: float
-) -> None:
-    last_s = None
-    for event in run(rules, steps, delay_s):
-        if event.kind is not TurnKind.START:
-            assert last_s is not None
-            assert event.end_s - last_s < UPDATE_S + STEP_S + 1e-6
-        last_s = event.end_s
 
 
 def test_a_threshold_of_one_ends_turns_only_by_the_timeout() -> None:

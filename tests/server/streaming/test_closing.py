@@ -43,20 +43,6 @@ def test_an_illegal_transition_raises() -> None:
             next_state(state, event)
 
 
-def successors(state: State) -> set[State]:
-    following = {TABLE[event][STATES.index(state)] for event in TABLE} - {None, state}
-    return {after for after in following if after is not None}
-
-
-def test_only_the_last_state_has_no_exit_and_no_state_is_entered_twice() -> None:
-    for state in STATES[:-1]:
-        assert successors(state)
-    assert not successors(State.GONE)
-    order = {state: place for place, state in enumerate(STATES)}
-    assert all(order[after] > order[state] for state in STATES for after in successors(state))
-    assert all(next_state(state, ConnectionEvent.SOCKET_GONE) is State.GONE for state in STATES[1:])
-
-
 def test_only_an_open_connection_reads_and_results_stop_with_the_close_frame() -> None:
     assert {state for state in State if not state.sends} == ENDED
     assert [state for state in State if state.reads] == [State.OPEN]

@@ -19,7 +19,6 @@ from server.recognition.keyterms.keyterms import (
     Keyterms,
     rare_terms,
 )
-from server.recognition.saved_state import SavedInput
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.servers.uploaded import encoded
@@ -140,35 +139,7 @@ def test_the_oldest_words_give_way_and_rapid_texts_are_refused() -> None:
     assert len(one.session.keyterms.current.context) == MAX_CONTEXT_TERMS
 
 
-def test_a_resumed_stream_keeps_the_context_for_the_rest_of_its_time() -> None:
-    first, second = bench(resumable=True), bench(resumable=True)
-    first.session.keyterms.add_context("Kowalczyk")
-    first.send(silence(10.0))
-    assert first.session.resumption is not None
-    assert second.session.resumption is not None
-    first.answer()
-    keyterms, cutters = first.session.keyterms, first.session.audio.cutters
-    phrases, allowance = keyterms.saved()
-    steps = tuple(channel.settings.bias_steps for channel in first.session.channels)
-    levels = tuple(channel.meter.saved() for channel in first.session.channels)
-    saved = SavedInput(tuple(c.saved() for c in cutters), phrases, allowance, keyterms.current.context, steps, levels)
-    second.session.keyterms.restoring(saved.phrases, saved.allowance, saved.context)()
-    assert second.session.keyterms.current.context == ("kowalczyk",)
-    assert saved.context_steps == (round((CONTEXT_S - 10.0) / STEP_S),)
-
-
 # Through a socket.
-
-
-def test_context_is_answered_with_its_words(live_server: Start) -> None:
-    with live_server(decoder=Rating()).listen() as client:
-        client.say("Context", text="Am I speaking to Bill Kowalczyk?")
-        answer = client.receive()
-        client.say("Context", text=7)
-        wrong = client.receive()
-        client.finish()
-    assert (answer["type"], answer["keyterms"]) == ("ContextSuccess", ["kowalczyk"])
-    assert wrong["variant"] == "SchemaError"
 
 
 def test_the_prompt_of_an_upload_favors_its_rare_words(live_server: Start) -> None:
