@@ -41,6 +41,7 @@ from server.streaming.adapter import (
 from server.streaming.closing import ConnectionEvent
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.outbox import OutFrame
+from server.streaming.slow_messages import PatientConnection
 from server.streaming.transport import MessageLimit
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapter")
@@ -48,7 +49,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapter")
 OpenModel = Callable[[Connection, str, str | None], Awaitable[ActiveSession]]
 
 
-class AdapterConnection(Connection):
+class AdapterConnection(PatientConnection):
     """A connection in the protocol of its adapter."""
 
     def __init__(

@@ -19,7 +19,7 @@ from server.operations.logs import take_request_id
 from server.recognition.active_session import ActiveSession
 from server.recognition.session import Session
 from server.replica import Replica
-from server.streaming.connection import Connection
+from server.streaming.slow_messages import PatientConnection
 from server.text.formatting import PLAIN, Style
 from server.usage.meters import Reading, Subject
 
@@ -110,7 +110,7 @@ class Admitted:
     """
 
     model: ModelService
-    connection: Connection
+    connection: PatientConnection
     subprotocol: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     budget_s: float | None = None

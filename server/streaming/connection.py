@@ -1,8 +1,8 @@
 """Live WebSocket connection: reading, writing and time limits around a sans-I/O session.
 
 Subclasses implement the protocols: `server.protocols.deepgram.live` for Deepgram's,
-`server.protocols.adapter_connection` for adapters. `server.streaming.closing` has the state table of a connection's
-end.
+`server.protocols.adapter_connection` for adapters, both on top of `server.streaming.slow_messages`.
+`server.streaming.closing` has the state table of a connection's end.
 
 Messages and results are handled in callbacks, without tasks. Nothing blocks on compute: reading pauses only while the
 client's own audio is ahead of the engine, so that TCP slows the client down. Every wait has a time limit: for an idle
@@ -14,19 +14,16 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from starlette.websockets import WebSocket
 
-from model.ctc.bias import Bias
 from server.audio.decode_queue import DecodeQueue, DecodingPool
 from server.audio.formats import Encoding
 from server.audio.packets import LiveDecoder
 from server.audio.pcm import PCM
-from server.coordination.term_building import OwnersTerms
 from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, MediaError
 from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession
@@ -61,10 +58,6 @@ class ConnectionContext:
     pool: DecodingPool
 
 
-Change = Callable[[str | None], None]
-"""A change of key terms; it gets the reason why they cannot be built, None if they are."""
-
-
 class Connection(ABC):
     """Receiver of its transport's messages, its decode queue's samples and its recognition's events."""
 
@@ -92,7 +85,6 @@ class Connection(ABC):
         self._reason: CloseReason | None = None  # recorded once, when results stop being sent
         self._close: Close | None = None  # close frame after the flush, instead of that of its reason
         self._ended: asyncio.Future[None] | None = None
-        self._waiting: asyncio.Task[None] | None = None  # handling a message that takes time; reading is paused
         self._timer: ClientTimer | None = None
         self._opened_s = self._clock()
         self._deadlines = Deadlines(limits, self._opened_s)
@@ -105,7 +97,6 @@ class Connection(ABC):
         self._decode_queue = DecodeQueue(context.pool, decoder, max_piece_s=max_piece_s, opened_s=self._opened_s)
         self._received_audio_s = context.metrics.audio_seconds[encoding]
         self.usage: UsageMeter | None = None  # set while it is served
-        self.terms: OwnersTerms | None = None  # set while it is served; None: key terms are built on the event loop
 
     @property
     def session(self) -> Session:
@@ -137,8 +128,6 @@ class Connection(ABC):
             self._transport.attach(self)
             await self._ended
         finally:
-            if self._waiting is not None:
-                self._waiting.cancel()
             self._transition(ConnectionEvent.SOCKET_GONE)
             self._report()
             self._decode_queue.release()
@@ -381,45 +370,6 @@ class Connection(ABC):
         """True while audio waits for the engine or the decoder."""
         queue = self._decode_queue
         return self._session.unanswered.steps > 0 or (not queue.inline and queue.pending)
-
-    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` while reading is paused; an error in it breaks the connection, whose end cancels it."""
-        if self._backpressure.hold():
-            self._transport.pause_reading()
-        self._waiting = asyncio.create_task(self._finish(work))
-        self._waiting.add_done_callback(self._on_finished)
-
-    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
-        await work
-        waits_on = self._waiting is not asyncio.current_task()  # `work` ended with another wait
-        if waits_on or not self._state.reads or not self._backpressure.release():
-            return
-        if not self._backpressure.rises(self.backlog_s, self._decode_queue.fill):  # by audio decoded meanwhile
-            self._resume_reading()
-
-    def _once_built(self, asked: tuple[str, ...], read: Callable[[], Sequence[Bias]], change: Change) -> None:
-        """Call `change`, which sets key terms, once they are built; reading is paused until then.
-
-        `asked`: the terms, or the text that has them, as the client wrote it, which `read` reads. `change` gets the
-        reason why they are not built, if the client's key or address asks for too many new ones.
-        """
-        terms = self.terms
-        why = None if terms is None else terms.refusal(asked)
-        if terms is None or why is not None or not terms.building.takes_long(biases := read()):
-            change(why)
-        else:
-            self._wait_for(self._build(terms, asked, biases, change))
-
-    async def _build(self, terms: OwnersTerms, asked: tuple[str, ...], biases: Sequence[Bias], change: Change) -> None:
-        why = await terms.build(asked, biases, self._session.keyterms.decoder)
-        if self._state.reads:
-            change(why)
-
-    def _on_finished(self, waiting: asyncio.Task[None]) -> None:
-        error = None if waiting.cancelled() else waiting.exception()
-        if error is not None:
-            _log.error("a message could not be handled", request_id=self._request_id, exc_info=error)
-            self._transition(ConnectionEvent.BROKEN)
 
     def _resume_reading_if_low(self) -> None:
         """Resume reading if the backlog is low enough; called whenever it has decreased."""

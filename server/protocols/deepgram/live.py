@@ -30,14 +30,15 @@ from server.recognition.events import Closed, Event, StepTiming
 from server.recognition.messages import RewindFinals
 from server.recognition.session import Session
 from server.streaming.closing import ConnectionEvent
-from server.streaming.connection import Connection, ConnectionContext
+from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import BRACE
 from server.streaming.outbox import OutFrame, kind_of
+from server.streaming.slow_messages import PatientConnection
 
 Change = Configure | Context | Rewind
 
 
-class DeepgramStream(Connection):
+class DeepgramStream(PatientConnection):
     """A connection in Deepgram's protocol."""
 
     protocol = "deepgram"

@@ -32,68 +32,38 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 )
 
 
-def outcome(messages: Sequence[Message], **query: str) -> tuple[object, ...]:
-    """What a stream makes of messages: its steps, its frames, the audio that it counted, and how it ended."""
-    bench = Bench(**query)
-    steps: list[tuple[bytes, int, str]] = []
+class Recorded(ConnectionBench):
+    """A stream of `/v1/listen`, or of Flux, and what it pushed to the engine."""
 
-    def script() -> None:
-        for message in messages:
-            bench.stream.on_message(message)
-            bench.clock.advance(0.02)
-            for work in bench.pushed:
-                assert isinstance(work.tag, StepTag)
-                steps.append((work.pcm.tobytes(), work.tag.end_sample, work.tag.marker.value))
-            bench.answer(len(bench.pushed))
-
-    bench.play(script)
-    return steps, bench.frames, bench.session.audio.received_s, bench.stream.end_reason, bench.metrics.audio_bytes.value
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(MESSAGES, max_size=30), st.sampled_from([{}, {"channels": "2"}, {"sample_rate": "8000"}]))
-def test_joining_changes_no_step_no_frame_and_no_count(messages: list[Message], query: dict[str, str]) -> None:
-    joined = outcome([*messages, '{"type":"CloseStream"}'], **query)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShortMessages, "take", lambda *_: False)
-        each = outcome([*messages, '{"type":"CloseStream"}'], **query)
-    assert joined == each
-
-
-class FluxBench(ConnectionBench):
-    """A Flux stream, and what it pushed to the engine."""
-
-    def __init__(self, **query: str) -> None:
-        form = {"model": "flux-general-en", "encoding": "linear16", "sample_rate": "16000"} | query
-        request = parse_query(tuple(form.items()))
+    def __init__(self, *, flux: bool = False, **query: str) -> None:
+        limits, form = Limits(max_backlog_s=MAX_BACKLOG_S), {"encoding": "linear16", "sample_rate": "16000"} | query
+        self.pushed: list[tuple[bytes, int, str]] = []
+        if not flux:
+            super().__init__(limits, step_results="true", **form)
+            return
+        request = parse_query(tuple({"model": "flux-general-en", **form}.items()))
         adapter = FluxAdapter(request, "id", delay_s=CONFIG.delay_frames * CONFIG.frame_s)
         options = replace(request.options, fork_after_s=None, forks=False)
-        super().__init__(Limits(max_backlog_s=MAX_BACKLOG_S), adapter=adapter, options=options, form=request.form)
-        self.pushed: list[tuple[bytes, int, str]] = []
+        super().__init__(limits, adapter=adapter, options=options, form=request.form)
 
     def push(self, stream: int, pcm: PCM, *, tag: StepTag, reset: bool) -> None:
         self.pushed.append((pcm.tobytes(), tag.end_sample, tag.marker.value))
         super().push(stream, pcm, tag=tag, reset=reset)
 
 
-def flux_outcome(messages: Sequence[Message], **query: str) -> tuple[object, ...]:
-    """What a Flux stream makes of messages, answered in its pauses: steps, frames, the audio counted, the end."""
-    bench = FluxBench(**query)
+def outcome(messages: Sequence[Message], *, flux: bool, **query: str) -> tuple[object, ...]:
+    """What a stream makes of messages: its steps, its frames, the audio that it counted, and how it ended."""
+    bench = Recorded(flux=flux, **query)
 
     async def script(_: ConnectionBench) -> None:
-        for message in messages:
+        for message in (*messages, '{"type":"CloseStream"}'):
             bench.send(message)
             bench.clock.advance(0.02)
             bench.answer()
 
     bench.run(script)
-    return (
-        bench.pushed,
-        bench.frames,
-        bench.session.audio.received_s,
-        bench.metrics.audio_bytes.value,
-        bench.stream.end_reason,
-    )
+    counted = bench.session.audio.received_s, bench.metrics.audio_bytes.value
+    return bench.pushed, bench.frames, *counted, bench.stream.end_reason
 
 
 CONFIGURE = '{"type":"Configure","thresholds":{"eot_threshold":0.6,"eager_eot_threshold":0.4}}'
@@ -106,13 +76,24 @@ FLUX_MESSAGES: st.SearchStrategy[Message] = st.one_of(
 FLUX_FORMS = [{}, {"eager_eot_threshold": "0.4"}, {"sample_rate": "8000"}, {"encoding": "mulaw"}]
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(FLUX_MESSAGES, max_size=30), st.sampled_from(FLUX_FORMS))
-def test_joining_changes_nothing_of_a_flux_stream(messages: list[Message], query: dict[str, str]) -> None:
-    joined = flux_outcome([*messages, '{"type":"CloseStream"}'], **query)
+STREAMS = st.one_of(
+    st.tuples(
+        st.just(False),
+        st.lists(MESSAGES, max_size=30),
+        st.sampled_from([{}, {"channels": "2"}, {"sample_rate": "8000"}]),
+    ),
+    st.tuples(st.just(True), st.lists(FLUX_MESSAGES, max_size=30), st.sampled_from(FLUX_FORMS)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STREAMS)
+def test_joining_changes_no_step_no_frame_and_no_count(stream: tuple[bool, list[Message], dict[str, str]]) -> None:
+    flux, messages, query = stream
+    joined = outcome(messages, flux=flux, **query)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShortMessages, "take", lambda *_: False)
-        each = flux_outcome([*messages, '{"type":"CloseStream"}'], **query)
+        each = outcome(messages, flux=flux, **query)
     assert joined == each
 
 
@@ -124,10 +105,12 @@ def test_joining_changes_nothing_of_a_flux_stream(messages: list[Message], query
         ({"sample_rate": "8000"}, list(range(1, 10))),  # resampled
     ],
 )
-def test_a_flux_stream_joins_messages_of_plain_audio_at_the_rate_of_the_model(
-    query: dict[str, str], counted: list[int]
+@pytest.mark.parametrize("flux", [False, True])
+def test_messages_of_plain_audio_at_the_rate_of_the_model_are_joined(
+    query: dict[str, str], counted: list[int], *, flux: bool
 ) -> None:
-    bench = FluxBench(**query)
+    """Three of four messages of 20 ms wait for the fourth; the first one decides that the audio is plain."""
+    bench = Recorded(flux=flux, **query)
     found: list[float] = []
 
     async def script(each: ConnectionBench) -> None:
@@ -141,35 +124,17 @@ def test_a_flux_stream_joins_messages_of_plain_audio_at_the_rate_of_the_model(
     assert bench.metrics.audio_bytes.value == len(counted) * len(PIECE), "the last messages are not lost"
 
 
-def test_three_of_four_messages_of_20_ms_wait_for_the_fourth() -> None:
-    bench = Bench()
-    counted: list[float] = []
-
-    def script() -> None:
-        for _ in range(9):
-            bench.stream.on_message(PIECE)
-            counted.append(bench.metrics.audio_bytes.value / len(PIECE))
-
-    bench.play(script)
-    assert counted == [1, 1, 1, 4, 4, 4, 4, 8, 8], "the first message decides that the audio is plain"
-    assert bench.session.audio.received_s == pytest.approx(0.18), "the last message is not lost with the connection"
-
-
-def test_audio_before_a_control_message_and_before_a_drain_is_handled_first() -> None:
+def test_audio_before_a_drain_is_handled_first() -> None:
     bench = Bench()
 
     def script() -> None:
-        for number in range(7):
+        for _ in range(7):
             bench.stream.on_message(PIECE)
-            if number == 4:
-                bench.stream.on_message(FINALIZE)
         bench.stream.drain()
 
     bench.play(script)
-    ends_s = [frame["start"] + frame["duration"] for frame in bench.frames if frame["type"] == "Results"]  # type: ignore[operator]
     assert bench.session.audio.received_s == pytest.approx(0.14)
     assert bench.stream._short.room == 0
-    assert not ends_s, "nothing was answered"
 
 
 def test_a_client_of_short_messages_is_not_idle() -> None:
@@ -218,11 +183,3 @@ def test_messages_that_may_be_control_messages_are_not_kept() -> None:
     assert short.release(b"\1") == bytes(99) + b"\1"
     assert (short.kept, short.room) == ([], 0), "no room until it is given anew"
     assert is_audio(b"\0{")
-
-
-def test_a_stream_whose_audio_ends_in_a_part_of_a_sample_keeps_it_for_the_next_message() -> None:
-    sent = spell("abc").tobytes()
-    pieces = [sent[at : at + 333] for at in range(0, len(sent), 333)]
-    steps, *_ = outcome(pieces)
-    whole, *_ = outcome([sent])
-    assert steps == whole
