@@ -135,7 +135,7 @@ def build_replica(
         forks=ForkServer(),
         terms=TermBuilding(clock),
         usage=_usage(settings, metrics),
-        receipts=_receipt_keys(settings),
+        receipts=receipt_keys(settings),
         own_forms=own_forms_of(settings.written_forms),
     )
     metrics.ready.set_function(lambda: float(replica.ready))
@@ -153,8 +153,8 @@ def client_keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
         return KeyRing.load(plain(settings.api_keys), settings.api_keys_file, tokens, clock)
 
 
-def _receipt_keys(settings: Settings) -> ReceiptKeys | None:
-    """Raises: SettingsError."""
+def receipt_keys(settings: Settings) -> ReceiptKeys | None:
+    """Return the keys that sign receipts; None: there are no receipts. Raises: SettingsError."""
     if settings.receipt_key_file is None:
         return None
     with of_setting("receipt_key_file"):

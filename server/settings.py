@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -181,7 +182,7 @@ class Settings(BaseSettings):
     token_keys: tuple[SecretStr, ...] = ()
     """Secrets that sign browser tokens: the first signs, all are accepted. By default one made at start."""
     token_keys_file: Path | None = None
-    """File of such secrets, one a line."""
+    """File of secrets that sign browser tokens, one a line."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may use the server, in addition to its own; `*` for any. Without keys a public name of
     the server itself has to be listed, too."""
@@ -197,7 +198,7 @@ class Settings(BaseSettings):
     resume_keys: tuple[SecretStr, ...] = ()
     """Secrets of resume tickets, shared by all replicas: the first seals, all open. By default one made at start."""
     resume_keys_file: Path | None = None
-    """File of such secrets, one a line."""
+    """File of secrets of resume tickets, one a line, which all replicas share."""
 
     # Receipts
 
@@ -347,3 +348,16 @@ class Settings(BaseSettings):
 def bad_setting(name: str, problem: str) -> PydanticCustomError:
     """Return the error of one setting, for validators of several: `settings` of its context names the setting."""
     return PydanticCustomError("setting", "{problem}", {"problem": problem, "settings": (name,)})
+
+
+def meanings() -> dict[str, tuple[str, str]]:
+    """Return, for each setting, the heading comment above it ("" if none) and its docstring in one line."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    [settings_class] = [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]
+    lines, texts = source.splitlines(), {}
+    for field, text in zip(settings_class.body, settings_class.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(text, ast.Expr), f"{field.target.id} has a docstring"
+            above = re.fullmatch(r"    # (.*)", lines[field.lineno - 3])
+            texts[field.target.id] = (above[1] if above else "", " ".join(ast.literal_eval(text.value).split()))
+    return texts

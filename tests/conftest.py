@@ -72,7 +72,6 @@ SLOW = (
     "lab/gpu/test_backward_emulation.py",
     "model/machine/test_warm_shapes.py",
     "server/tools/test_doctor.py",
-    "server/tools/test_doctor_model.py",
     "server/tools/test_model_check.py",
     "server/test_without_torch.py",
     "server/usage/test_usage_server.py",

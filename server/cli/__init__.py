@@ -20,7 +20,7 @@ from server.cli.loadtest import ceiling, demo, loadtest
 from server.cli.model import model as model_commands
 from server.cli.operate import doctor, drain
 from server.cli.operate import engine as engine_commands
-from server.cli.options import SettingsCommand
+from server.cli.options import CheckedCommand, SettingsCommand
 from server.cli.receipts import replay
 from server.cli.serve import serve
 from server.cli.transcribe import listen, transcribe
@@ -50,20 +50,10 @@ def _options(
 ) -> None: ...
 
 
-for command in (
-    serve,
-    transcribe,
-    listen,
-    loadtest,
-    demo,
-    ceiling,
-    evaluate,
-    doctor,
-    drain,
-    usage,
-    replay,
-):
+for command in (serve, doctor):
     app.command(cls=SettingsCommand)(command)
+for command in (transcribe, listen, loadtest, demo, ceiling, evaluate, drain, usage, replay):
+    app.command(cls=CheckedCommand)(command)
 app.add_typer(model_commands, name="model")
 app.add_typer(keys_commands, name="keys")
 app.add_typer(engine_commands, name="engine")

@@ -1,21 +1,19 @@
 """Errors of the command line: one line each on standard error, `tutti: what is wrong; what to do`.
 
-Of wrong usage it is click's own sentence, of an invalid setting pydantic's with the option or the `TUTTI_…` variable
-before it. Values of keys are never shown. Wrong usage exits with status 2, a failed command with 1. This module does
-not depend on any command.
+Of wrong usage it is click's own sentence, of an invalid setting pydantic's, after the option and the variable that set
+it. Values of settings are never shown: they may be keys. Wrong usage exits with status 2, a failed command with 1.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import typer
 from typer.core import TyperGroup
+
+from server.configuration.variables import spelled
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -26,9 +24,12 @@ UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 SHOWN = 60  # characters of a value that an error shows
 
 
-def fail(error: Exception | str, options: Mapping[str, Any] | None = None, *, status: int = EXIT_FAILED) -> NoReturn:
-    """Exit with the status and the error in one line; `options` are the given ones, by setting."""
-    _say(_named(str(error), options or {}))
+def fail(error: Exception | str, *, status: int = EXIT_FAILED) -> NoReturn:
+    """Exit with the status and the error in one line; a setting that it begins with is named as an operator does."""
+    from server.settings import Settings
+
+    setting, colon, problem = str(error).partition(": ")
+    _say(f"{spelled(setting)}: {problem}" if colon and setting in Settings.model_fields else str(error))
     raise typer.Exit(status) from (error if isinstance(error, Exception) else None)
 
 
@@ -113,93 +114,16 @@ def _in_one_line() -> Iterator[None]:
 def _described(error: typer.BadParameter) -> str:
     """Return a usage error as one line, in click's words."""
     if isinstance(error, typer.BadParameter):
-        return error.message if error.param is None and error.message else _sentence(error.format_message())
-    if error.ctx is None:
-        return error.format_message()
-    advice = f"see `{error.ctx.command_path} --help`"
-    given = error.ctx.params
-    parameters = error.ctx.command.params
-    repeated = [
-        parameter.opts[0]
-        for parameter in parameters
-        if getattr(parameter, "multiple", False) and given.get(parameter.name)
-    ]
-    if repeated and "extra argument" in error.message:  # an option takes the first of several values alone
-        advice = f"each value needs its own {' or '.join(repeated)}; {advice}"
-    return f"{error.format_message().rstrip('.')}; {advice}"
+        return error.message if error.param is None and error.message else error.format_message()
+    advice = "" if error.ctx is None else f"; see `{error.ctx.command_path} --help`"
+    return f"{error.format_message().rstrip('.')}{advice}"
 
 
-def check_given(command: Any, context: Any, arguments: list[str]) -> None:
-    """Reject empty values. Raises: UsageError.
-
-    A script with an unset variable passes an empty value; as a path it would mean the working directory.
-    """
-    given, _, _ = command.make_parser(context).parse_args(args=list(arguments))
-    for parameter in command.get_params(context):
-        value = given.get(parameter.name)
-        if "" in (value if isinstance(value, (list, tuple)) else [value]) and parameter.default != "":
-            raise typer.BadParameter("must not be empty; leave it out", ctx=context, param=parameter)
-
-
-def check_numbers(command: Any, context: Any) -> None:
-    """Reject infinities and NaN in options. Raises: UsageError."""
-    for parameter in command.get_params(context):
-        value = context.params.get(parameter.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise typer.BadParameter("must be a finite number", ctx=context, param=parameter)
-
-
-def setting_name(setting: str, options: Mapping[str, Any]) -> str:
-    """Return the option that set this setting, or else its variable."""
-    if options.get(setting) not in (None, [], ()):
-        return f"--{setting.replace('_', '-')}"
-    return _variable(setting)
-
-
-def _variable(setting: str) -> str:
-    """Return the variable of a setting as spelled in the environment; case is ignored."""
-    name = f"TUTTI_{setting}".upper()
-    return next((found for found in os.environ if found.upper() == name), name)
-
-
-def _named(problem: str, options: Mapping[str, Any]) -> str:
-    """Replace the setting's name at the start of an error by the option or variable that set it."""
-    from server.settings import Settings
-
-    head, colon, rest = problem.partition(": ")
-    return f"{setting_name(head, options)}: {rest}" if colon and head in Settings.model_fields else problem
-
-
-def problems_of(error: ValidationError, options: Mapping[str, Any]) -> list[str]:
-    """Return one sentence of pydantic's for each invalid setting; `options` are the given ones."""
-    found: dict[str, list[str]] = {}
+def problems_of(error: ValidationError) -> list[str]:
+    """Return one sentence of pydantic's for each invalid setting."""
+    problems: dict[str, list[str]] = {}
     for problem in error.errors(include_input=False):
-        at = problem["loc"] or problem.get("ctx", {}).get("settings", ())
-        setting = str(at[0]) if at else ""
-        inner = ".".join(map(str, at[1:])) + ": " if len(at) > 1 and isinstance(at[1], int) else ""  # of a list
-        found.setdefault(setting, []).append(inner + _sentence(problem["msg"]))
-    return [
-        "; ".join(([f"{_with_value(setting, options)}: {messages[0]}", *messages[1:]]) if setting else messages)
-        for setting, messages in found.items()
-    ]
-
-
-def is_secret(name: str) -> bool:
-    """Whether values of an option or setting are secret and must not be shown."""
-    return re.search(r"key|token|secret", name) is not None and not name.endswith(("_file", "per_key", "by_key"))
-
-
-def _with_value(setting: str, options: Mapping[str, Any]) -> str:
-    """Return the option or variable of a setting, with its value unless it may be secret."""
-    from server.settings import Settings
-
-    name = setting_name(setting, options)
-    value = options.get(setting) if name.startswith("--") else os.environ.get(name)
-    kind = str(Settings.model_fields[setting].annotation)
-    hidden = is_secret(setting) or any(part in kind for part in ("SecretStr", "tuple[", "dict[")) or "://" in str(value)
-    return name if value is None or hidden else f"{name}{' ' if name[0] == '-' else '='}{shorten(str(value))}"
-
-
-def _sentence(message: str) -> str:
-    """Return a message of pydantic's about a setting, which is no input of a form."""
-    return message.replace("Value error, ", "").replace("Input should be", "must be")
+        setting, *inner = problem["loc"] or problem["ctx"]["settings"]
+        item = ".".join(map(str, inner)) + ": " if inner and isinstance(inner[0], int) else ""  # of a list
+        problems.setdefault(str(setting), []).append(item + problem["msg"].removeprefix("Value error, "))
+    return [f"{spelled(setting)}: {'; '.join(messages)}" for setting, messages in problems.items()]

@@ -111,7 +111,7 @@ def evaluate(
             announce_compilation()
             run_local(asked, combinations(ours, concurrency))
     except (ModelError, SettingsError, EvaluationFailed) as error:
-        fail(error, ours)
+        fail(error)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from server.cli.errors import fail, refuse, shorten
-from server.cli.options import SettingsCommand
+from server.cli.options import CheckedCommand
 
 PREFIX = "tutti_"  # lets secret scanners recognize a leaked key
 KEY_BYTES = 32
@@ -33,7 +33,7 @@ RedactOption = Annotated[
 FileOption = Annotated[Path | None, typer.Option(help="Keys file to which the line is appended.", dir_okay=False)]
 
 
-@keys.command(cls=SettingsCommand)
+@keys.command(cls=CheckedCommand)
 def new(
     *,
     name: NameOption = "",
@@ -48,7 +48,7 @@ def new(
     typer.echo(key)
 
 
-@keys.command("hash", cls=SettingsCommand)
+@keys.command("hash", cls=CheckedCommand)
 def hash_(
     *,
     name: NameOption = "",
@@ -64,7 +64,7 @@ def hash_(
     _keep(_line(key.strip(), name, streams, origin or [], redact or []), file, err=False)
 
 
-@keys.command(cls=SettingsCommand)
+@keys.command(cls=CheckedCommand)
 def resume() -> None:
     """Create the key that replicas share so that a stream can resume on any of them (`TUTTI_RESUME_KEYS`)."""
     from server.resume.tickets import new_key
@@ -72,7 +72,7 @@ def resume() -> None:
     typer.echo(new_key())
 
 
-@keys.command(cls=SettingsCommand)
+@keys.command(cls=CheckedCommand)
 def receipt(
     *,
     file: Annotated[

@@ -13,7 +13,7 @@ import typer
 
 from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, bad_option, complain, fail
 from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
-from server.cli.options import DeviceOption, JsonOption, PrecisionOption, SettingsCommand, ThreadsOption
+from server.cli.options import CheckedCommand, DeviceOption, JsonOption, PrecisionOption, ThreadsOption
 
 if TYPE_CHECKING:
     from server.tools.fetch.releases import Release
@@ -29,7 +29,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Model name as
 def _group() -> None: ...
 
 
-@model.command(cls=SettingsCommand)
+@model.command(cls=CheckedCommand)
 def check(
     directory: Annotated[
         Path | None,
@@ -69,7 +69,7 @@ def check(
     raise typer.Exit(0 if document["ok"] else EXIT_FAILED)
 
 
-@model.command(cls=SettingsCommand)
+@model.command(cls=CheckedCommand)
 def fetch(
     name: Annotated[
         str | None,
@@ -158,20 +158,20 @@ def _examine_fetched(path: Path) -> None:
     typer.echo(f"serve it: tutti serve --model {shlex.quote(str(path))}")
 
 
-@model.command(name="list", cls=SettingsCommand)
+@model.command(name="list", cls=CheckedCommand)
 def list_(*, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
     """List the models of a running server: loaded, loading, unloading or not loaded; and their streams."""
     for state in ask_admin(url, "GET", "models", admin_key, timeout_s=LOADING_S):
         _show(state)
 
 
-@model.command(cls=SettingsCommand)
+@model.command(cls=CheckedCommand)
 def load(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
     """Load a model in a running server, without interrupting streams. Returns when the model accepts streams."""
     _show(ask_admin(url, "POST", f"models/{quote(name, safe='')}/load", admin_key, timeout_s=LOADING_S))
 
 
-@model.command(cls=SettingsCommand)
+@model.command(cls=CheckedCommand)
 def unload(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
     """Unload a model of a running server: it accepts no new streams, and is freed when the open ones have ended."""
     _show(ask_admin(url, "POST", f"models/{quote(name, safe='')}/unload", admin_key, timeout_s=LOADING_S))

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from server.cli.errors import EXIT_FAILED, fail
-from server.cli.options import JsonOption, SettingsCommand, printable, same_options_as, settings_from
-from server.cli.serve import serve
+from server.cli.options import CheckedCommand, JsonOption, printable
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
@@ -43,23 +42,15 @@ AdminKeyOption = Annotated[
 ]
 
 
-@same_options_as(serve)
-def doctor(
-    context: typer.Context,
-    *,
-    as_json: JsonOption = False,
-    **_: Any,
-) -> None:
+def doctor(context: typer.Context, *, as_json: JsonOption = False) -> None:
     """Check installation, machine and model with the options and variables of `tutti serve`; say what to fix.
 
     Exit status 1 if a check fails; 0 if there are only warnings.
     """
     from server.tools import doctor as report
-    from server.tools.doctor_access import CHECKS as ACCESS
     from server.tools.doctor_machine import CHECKS as MACHINE
     from server.tools.doctor_model import CHECKS as MODEL
 
-    settings = settings_from({name: value for name, value in context.params.items() if name != "as_json"})
     findings: list[report.Finding] = []
 
     def show(finding: report.Finding) -> None:
@@ -67,7 +58,7 @@ def doctor(
         if not as_json:
             typer.echo(report.line(finding))
 
-    well = report.examine(settings, [*MACHINE, *ACCESS, *MODEL], show)
+    well = report.examine(context.obj, [*MACHINE, *MODEL], show)
     if as_json:
         typer.echo(report.document(findings, well=well))
     raise typer.Exit(0 if well else EXIT_FAILED)
@@ -90,7 +81,7 @@ def drain(
 engine = typer.Typer(help="Commands for the engine of a running server.", no_args_is_help=True)
 
 
-@engine.command(cls=SettingsCommand)
+@engine.command(cls=CheckedCommand)
 def restart(*, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
     """Start a new engine process and move all streams to it, for example after an upgrade of the package.
 

@@ -6,17 +6,21 @@ Defaults in help texts are looked up in the settings when help is shown, so that
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand
 
-from server.cli.errors import check_given, check_numbers, complain, fail, problems_of, refuse
+from server.cli.errors import complain, fail, problems_of, refuse
+from server.configuration.variables import OPTIONS, PREFIX, check_names, is_other
 
 if TYPE_CHECKING:
     from server.settings import Settings
@@ -102,24 +106,29 @@ def same_options_as(other: Callable[..., None]) -> Callable[[Command], Command]:
     return share
 
 
-class SettingsCommand(TyperCommand):
+class CheckedCommand(TyperCommand):
     """A command that fills in defaults of settings in its help and completion, for `{default}` and `default_of`.
 
     It rejects empty values, numbers that are not finite, and unknown `TUTTI_…` variables.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments. Raises: UsageError."""
-        check_given(self, ctx, args)
-        try:
-            return super().parse_args(ctx, args)
-        finally:
-            check_numbers(self, ctx)  # also if another option is missing: this error takes precedence
+        """Read the arguments. Raises: UsageError.
+
+        A script with an unset variable passes an empty value; as a path it would mean the working directory.
+        """
+        for option, value in pairwise(["an argument", *args]):
+            if not value or (value.startswith("--") and value.endswith("=")):
+                raise typer.BadParameter(f"{value[:-1] or option}: must not be empty; leave it out")
+        rest = super().parse_args(ctx, args)
+        for parameter in self.get_params(ctx):
+            value = ctx.params.get(parameter.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise typer.BadParameter("must be a finite number", ctx=ctx, param=parameter)
+        return rest
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        from server.configuration.variables import PREFIX, check_names, is_other
-
         names = [name for name in os.environ if name.upper().startswith(PREFIX) and not is_other(name)]
         if names:
             from server.settings import Settings
@@ -147,8 +156,59 @@ class SettingsCommand(TyperCommand):
             text = getattr(option, "help", None) or ""
             if "{default}" in text:
                 value = default_of(str(option.name))()
-                shown = f"{value:g}" if isinstance(value, float) else str(value)
-                option.help = text.replace("{default}", shown)  # type: ignore[attr-defined]
+                option.help = text.replace("{default}", str(value))  # type: ignore[attr-defined]
+
+
+class SettingsCommand(CheckedCommand):
+    """A command with an option for each setting of `OPTIONS`; it gets the settings as the object of its context.
+
+    The options are made from `server/settings.py` when they are needed, so that other commands start fast.
+    """
+
+    _params: list[Any]
+    _has_settings = False
+
+    @property
+    def params(self) -> list[Any]:
+        """Its own options, then those of settings."""
+        if not self._has_settings:
+            self._has_settings = True
+            self._params += _options_of_settings()
+        return self._params
+
+    @params.setter
+    def params(self, own: list[Any]) -> None:
+        self._params = own
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        given = {option.name: ctx.params.pop(option.name) for option in _options_of_settings()}
+        ctx.obj = settings_from(given)
+        return super().invoke(ctx)
+
+
+@cache
+def _options_of_settings() -> list[Any]:
+    """Return the options, as typer makes them of a function's parameters."""
+    from server.settings import Settings, meanings
+
+    texts, parameters = meanings(), []
+    for name in OPTIONS:
+        default, of_setting = Settings.model_fields[name].default, Settings.model_fields[name].annotation
+        flag, choices = of_setting is bool, [text for text in get_args(of_setting) if isinstance(text, str)]
+        kind: Any = bool if flag else list[str] if name == "model" else str
+        after = "" if flag or default is None else f" Default: {default}."
+        help_ = f"{texts[name][1]}{after}"
+        option = typer.Option(f"--{name.replace('_', '-')}", help=help_, metavar="|".join(choices) or None)
+        annotation = Annotated[kind | None, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+
+    def options(**_: Any) -> None: ...
+
+    options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command = typer.Typer(add_completion=False)
+    command.command()(options)
+    return [option for option in typer.main.get_command(command).params if option.name in OPTIONS]
 
 
 ModelOption = Annotated[
@@ -166,13 +226,6 @@ GrammarsOption = Annotated[
 WrittenFormsOption = Annotated[
     Path | None,
     typer.Option(help="File of your own written forms: a phrase, a tab, its written form on each line. Default: none."),
-]
-ModelsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A .safetensors checkpoint, or small or mandarin; for several, NAME=PATH each, the default first. "
-        "Default: English, and Mandarin on demand."
-    ),
 ]
 DeviceOption = Annotated[
     str,
@@ -244,7 +297,7 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        *others, last = problems_of(error, given)
+        *others, last = problems_of(error)
         for problem in others:
             complain(problem)
         refuse(last)

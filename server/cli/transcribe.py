@@ -192,7 +192,7 @@ def listen(
             return
         rate = input_rate(chosen, PREFERRED_RATE)
     except ClientError as error:
-        fail(error, context.params)
+        fail(error)
 
     def run(opened: OpenTranscriber) -> int:
         if options["url"] is None:
@@ -226,7 +226,7 @@ def _exit_after(
     try:
         code = run(lambda: open_local(settings, sample_rate, **_given(options, OF_THE_QUERY)))
     except (ClientError, ModelError, SettingsError) as error:
-        fail(error, context.params)
+        fail(error)
     raise typer.Exit(code)
 
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from server.configuration.variables import spelled
-from server.errors import SettingsError
 from server.settings import Settings
 
 
@@ -45,24 +44,13 @@ def fail(name: str, found: str, advice: str) -> Finding:
     return Finding(name, Verdict.FAIL, found, advice)
 
 
-EXPECTED = {
-    "admin_keys_file": "a file to which `tutti keys new --file` has written",
-    "allowed_origins": "origins of pages such as https://example.org",
-    "api_keys_file": "a file to which `tutti keys new --file` has written",
-    "models_file": "a TOML file with [[model]] tables, see docs/models.md",
-    "resume_keys": "keys created by `tutti keys resume`",
-    "resume_keys_file": "keys created by `tutti keys resume`, one per line",
-    "token_keys": "secrets of 32 bytes or more",
-    "token_keys_file": "secrets of 32 bytes or more, one per line",
-    "written_forms": "on each line a phrase, a tab, and its written form, see docs/written-forms.md",
-}
-"""Valid values of a setting, shown as advice on an invalid value."""
-
-
-def misset(name: str, error: SettingsError) -> Finding:
-    """Return the finding of an invalid setting; the error begins with its name."""
-    setting, _, problem = str(error).partition(": ")
-    return fail(name, problem, f"correct {spelled(setting)}: {EXPECTED.get(setting, 'or leave it out')}")
+def failed(name: str, error: Exception) -> Finding:
+    """Return the finding of an error, whose text may begin with a setting and may end with advice after `; `."""
+    found, _, advice = str(error).partition("; ")
+    setting, colon, problem = found.partition(": ")
+    if colon and setting in Settings.model_fields:
+        return fail(name, problem, f"{spelled(setting)}: {advice or 'correct it, or leave it out'}")
+    return fail(name, f"{type(error).__name__}: {found}", advice or "correct this, then run `tutti doctor` again")
 
 
 Check = Callable[[Settings], Iterator[Finding]]
@@ -79,12 +67,8 @@ def examine(settings: Settings, checks: Sequence[Check], show: Callable[[Finding
             for finding in check(settings):
                 show(finding)
                 well = well and finding.verdict is not Verdict.FAIL
-        except SettingsError as error:
-            show(misset(check.__name__.replace("_", " "), error))
-            well = False
         except Exception as error:  # noqa: BLE001 - any error of a check is a finding
-            name = check.__name__.replace("_", " ")
-            show(fail(name, f"{type(error).__name__}: {error}", "fix this, then run `tutti doctor` again"))
+            show(failed(check.__name__.replace("_", " "), error))
             well = False
     return well
 

@@ -1,54 +1,39 @@
-"""Checks of the installation and the machine, for `tutti doctor`. They write nothing but a temporary file."""
+"""Checks of the machine, and of the addresses, keys and files that settings name, for `tutti doctor`. Read-only."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import platform
 import resource
-import tempfile
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
-from itertools import combinations
+from importlib.metadata import version
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
-import server
 from model.machine.cores import cpu_quota
 from model.machine.runtime import threads_of
-from server.configuration.addresses import bound_for, host_port
+from server.access.origins import allowed_origins
+from server.configuration.addresses import check_addresses
 from server.configuration.variables import spelled
-from server.errors import AddressError
+from server.errors import SettingsError
+from server.http.admin import admin_access
+from server.models.service import resume_keys
 from server.operations.process import files_needed
+from server.operations.start_message import said_of_admin, said_of_keys
+from server.replica import client_keys, receipt_keys
 from server.settings import Settings
-from server.tools.doctor import Check, Finding, fail, ok, warn
+from server.text.own_forms import own_forms_of
+from server.tools.doctor import Check, Finding, fail, failed, ok, warn
 
 WANTED_FLAGS = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16")
-CLOCKS_APART_S = 2.0  # file times may be rounded to seconds
 GIB = 2**30
 
 
-def versions(_: Settings) -> Iterator[Finding]:
-    """Check Python and the packages that the distribution requires."""
-    yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    wrong: list[str] = []
-    for text in requires("tutti-asr") or []:
-        needed = Requirement(text)
-        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-            wrong += _unmet(needed)
-    if wrong:
-        yield fail("packages", "; ".join(wrong), "pip install tutti-asr, or rebuild the image")
-    else:
-        yield ok("packages", f"tutti {version('tutti-asr')}, all required packages installed")
-
-
-def _unmet(needed: Requirement) -> list[str]:
-    try:
-        found = version(needed.name)
-    except PackageNotFoundError:
-        return [f"{needed.name} is missing"]
-    return [] if needed.specifier.contains(found, prereleases=True) else [f"{needed} is required, {found} is installed"]
+def installation(_: Settings) -> Iterator[Finding]:
+    """Name the versions, for reports of defects."""
+    python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield ok("installation", f"tutti {version('tutti-asr')}, {python}")
 
 
 def processor(settings: Settings) -> Iterator[Finding]:
@@ -68,13 +53,6 @@ def processor(settings: Settings) -> Iterator[Finding]:
         yield warn("processor", found, "use at least two cores: one for the event loop, one for the model")
     else:
         yield ok("processor", found)
-
-
-def memory(_: Settings) -> Iterator[Finding]:
-    """Check free memory; the check `model` compares it with the size of all stream states."""
-    free = free_memory()
-    found = f"{free / GIB:.1f} GiB free"
-    yield ok("memory", found) if free > GIB else warn("memory", found, "model and libraries need about 1 GiB")
 
 
 def free_memory() -> int:
@@ -102,41 +80,42 @@ def files(settings: Settings) -> Iterator[Finding]:
 
 
 def ports(settings: Settings) -> Iterator[Finding]:
-    """Check that the addresses to listen on are free."""
-    for setting, port in settings.ports.items():
-        if port:
-            yield _port(setting, settings.host, port)
-    for (first, port), (second, other) in combinations(settings.ports.items(), 2):
-        if port and port == other:
-            name = second.replace("_", " ")
-            found = f"{port} is set both as the {first.replace('_', ' ')} and as the {name}"
-            yield fail(name, found, f"choose another {spelled(second)}")
+    """Check that the ports differ and are free."""
+    check_addresses(settings.host, settings.ports)
+    yield ok("ports", f"free on {settings.host}: {', '.join(str(port) for port in settings.ports.values() if port)}")
 
 
-def _port(setting: str, host: str, port: int) -> Finding:
-    name = setting.replace("_", " ")
-    try:
-        for listener in bound_for(setting, host, port):
-            listener.close()
-    except AddressError as error:
-        found, _, advice = str(error).removeprefix(f"{setting}: ").partition("; ")
-        return fail(name, found, advice)
-    return ok(name, f"{host_port(host, port)} is free")
-
-
-def wall_clock(_: Settings) -> Iterator[Finding]:
-    """Check the wall clock, by which tokens and tickets expire."""
-    with tempfile.NamedTemporaryFile() as file:
-        apart_s = abs(os.fstat(file.fileno()).st_mtime - time.time())
-    newest = max(path.stat().st_mtime for path in Path(server.__file__).parent.rglob("*.py"))
-    now = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime())} UTC"
-    advice = "set it and run NTP: tokens and tickets expire by it"
-    if apart_s > CLOCKS_APART_S:
-        yield warn("wall clock", f"{now}, {apart_s:.0f} s apart from the timestamps of new files", advice)
-    elif newest > time.time() + CLOCKS_APART_S:
-        yield warn("wall clock", f"{now}, earlier than this installation", advice)
+def keys(settings: Settings) -> Iterator[Finding]:
+    """Check keys of all kinds, origins and written forms, of which each has a message of its own; reads each file."""
+    errors = []
+    for read in (
+        lambda: client_keys(settings, time.monotonic),
+        lambda: resume_keys(settings),
+        lambda: admin_access(settings),
+        lambda: allowed_origins(settings),
+        lambda: receipt_keys(settings),
+        lambda: own_forms_of(settings.written_forms),
+    ):
+        try:
+            read()
+        except SettingsError as error:
+            errors.append(failed("keys and files", error))
+    yield from errors
+    if errors:
+        return
+    if settings.api_keys or settings.api_keys_file is not None or _is_local(settings.host):
+        yield ok("keys", said_of_keys(settings))
     else:
-        yield ok("wall clock", now)
+        advice = f"set {spelled('api_keys')} or {spelled('api_keys_file')}, unless the network is private"
+        yield warn("keys", said_of_keys(settings), advice)
+    yield ok("admin", said_of_admin(settings))
 
 
-CHECKS: tuple[Check, ...] = (versions, processor, memory, files, ports, wall_clock)
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+CHECKS: tuple[Check, ...] = (installation, processor, files, ports, keys)

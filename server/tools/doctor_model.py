@@ -1,4 +1,4 @@
-"""Checks of the model, for `tutti doctor`: weights, device, precision, reproducible arithmetic, batch invariance."""
+"""Checks of the models, for `tutti doctor`: weights, speed, reproducible arithmetic, independence of the batch."""
 
 from __future__ import annotations
 
@@ -7,29 +7,25 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
 from model import checkpoint
-from model.acoustic import load_model, load_segment_model
-from model.ctc.interface import Decoder
+from model.acoustic import load_segment_model
 from model.ctc.search import kernel
-from model.decoder import SENTENCES, SHIPPED_LM, accurate_of, decoder_of, grammars_of, language_model_path
-from model.errors import ModelError, PrecisionError, PublishedModelError, VocabularyError, install_hint
+from model.decoder import SENTENCES, SHIPPED_LM, language_model_path
 from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
-from model.facts import AcousticModel
+from model.facts import AcousticModel, ModelFacts
 from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
-from model.machine.device import Device
 from model.machine.instructions import instruction_set
 from model.segment_model import other_of
+from server.app import create_app
 from server.configuration.variables import spelled
-from server.models.engine_source import TILE_ROWS
-from server.models.loading import VAD_HZ, load_vad
-from server.models.service import TURN_HZ
+from server.models.engine_source import TILE_ROWS, LocalEngines
+from server.models.loading import LoadedModel, load_acoustic, load_decoders, load_vad
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
 from server.tools.doctor_machine import GIB, free_memory
@@ -41,22 +37,17 @@ SIZES = (2, 3, 5, 8, 16, 32)
 MODEL_BYTES = GIB
 
 
-def weights(settings: Settings) -> Iterator[Finding]:
+def weights(_: Settings) -> Iterator[Finding]:
     """Check the checksums of the shipped files."""
     folder = checkpoint.WEIGHTS
-    try:
-        rows = (folder / SUMS).read_text(encoding="ascii").split("\n")
-    except OSError:
-        yield fail("weights", f"{folder / SUMS} is missing", "reinstall: the shipped weights are incomplete")
-        return
+    rows = (folder / SUMS).read_text(encoding="ascii").split("\n")
     wrong = [
         name for digest, _, name in (row.partition("  ") for row in rows if row) if _sha256(folder / name) != digest
     ]
     if wrong:
         yield fail("weights", f"damaged or missing: {', '.join(wrong)}", "reinstall, or check the disk")
     else:
-        chosen = "" if settings.model is None else f"; another model is chosen: {settings.model}"
-        yield ok("weights", f"as shipped{chosen}")
+        yield ok("weights", "as shipped")
 
 
 def _sha256(path: Path) -> str | None:
@@ -67,99 +58,42 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def model(settings: Settings) -> Iterator[Finding]:
-    """Run the checks of each model to be served; with several models, each finding names its model."""
+def models(settings: Settings) -> Iterator[Finding]:
+    """Load each model, check it, and build a server of them. Each finding names its model, if it has a name."""
+    loaded = []
     for entry, own in settings.of_models():
-        chosen = "model" if settings.models_file is None else "models_file"
-        for finding in _one_model(own, chosen):
+        served = load_acoustic(own)
+        model = load_decoders(served.facts, entry, own, LocalEngines.of(served))
+        loaded.append(model)
+        for finding in (*of_model(own, served), *_decoder(own, model)):
             yield finding if entry is None else replace(finding, name=f"{entry.name}: {finding.name}")
+    create_app(settings.model_copy(update={"usage_log": None}), loaded, load_vad(settings))  # makes no folder
+    yield ok("server", "can be built with these settings")
 
 
-def _one_model(settings: Settings, chosen: str) -> Iterator[Finding]:
-    """Check device, precision, arithmetic, memory of stream states, caches, batch invariance and decoder."""
-    try:
-        served = load_model(
-            settings.model,
-            device=settings.device,
-            precision=settings.precision,
-            threads=settings.threads,
-            rewriting=settings.graph_rewriting,
-        )
-    except PrecisionError as error:
-        found, _, advice = str(error).partition("; ")
-        setting = "device" if settings.device == "cuda" and "device" in found else "precision"
-        yield fail(setting, found, f"{spelled(setting)}: {advice}")
-        return
-    except ModelError as error:
-        takes = "a shipped model (small, mandarin), a checkpoint, or a published model's folder: docs/models.md"
-        yield fail("model", str(error), f"correct {spelled(chosen)}: {takes}")
-        return
-    yield _device(served.facts.device)
-    yield _precision(settings, served)
+def of_model(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
+    """Check precision, arithmetic, memory of stream states, caches and batch invariance."""
+    yield _precision(settings, served.facts)
     yield from _arithmetic(settings, served)
     yield _states(settings, served)
     if served.facts.device.type == "cpu":
         yield _caches(served.weight_bytes)
     yield from _invariance(settings, served)
-    yield from _voice_activity(settings, served)
-    yield from _turn_model(settings, served)
-    yield from _decoder(settings, served)
 
 
-def _device(device: Device) -> Finding:
-    if device.type == "cuda":
-        import torch
-
-        facts = torch.cuda.get_device_properties(device.type)
-        return ok("device", f"{facts.name}, {facts.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}")
+def _precision(settings: Settings, facts: ModelFacts) -> Finding:
+    """Check device, precision and the instructions for 8-bit products; warn of slow combinations."""
+    way = instruction_set()
+    found = f"{facts.precision} on {facts.device}, {way} instructions"
+    if facts.device.type == "cuda" or facts.published:
+        return ok("precision", found)
     if Path("/dev/nvidia0").exists():
-        advice = "torch cannot use the GPU: install its CUDA build and a matching driver"
-        return warn("device", f"cpu, although this machine has a GPU; {_torch_version()}", advice)
-    return ok("device", f"cpu, {_torch_version()}")
-
-
-def _torch_version() -> str:
-    try:
-        return f"torch {version('torch')}"
-    except PackageNotFoundError:
-        return f"without torch, which GPUs and precisions other than int8 need: {install_hint('torch')}"
-
-
-def _free_on(device: Device) -> int:
-    """Free memory in bytes."""
-    if device.type != "cuda":
-        return free_memory()
-    import torch
-
-    return int(torch.cuda.mem_get_info(device.type)[0])
-
-
-def _precision(settings: Settings, served: AcousticModel) -> Finding:
-    """Check the precision and the instructions for 8-bit products; warns of slow combinations."""
-    name, way, asked = "precision", instruction_set(), settings.precision != "auto"
-    if served.facts.device.type == "cuda":
-        kernels = f", kernels: {served.rung}" if hasattr(served, "rung") else ""
-        return ok(name, f"{served.facts.precision}: the device is a GPU{kernels}")
-    if served.facts.published:
-        return ok(name, f"{served.facts.precision} in ONNX Runtime, as stored in the graph")
-    portable = way == "portable"
-    by = "portable code: AVX2 and VNNI are missing or disabled" if portable else f"{way} instructions"
-    if served.facts.precision == "int8":
-        found = f"int8 with {by}"
-        return (
-            warn(name, found, f"set {spelled('precision', 'auto')}, or use a processor with AVX2 or VNNI")
-            if portable
-            else ok(name, found)
-        )
-    if asked:
-        return ok(name, f"{served.facts.precision}, as requested; int8 would use {by}")
-    found = f"{served.facts.precision}; int8 would use {by}" + (
-        "" if portable else ", but this checkpoint has no 8-bit weights"
-    )
-    if served.facts.precision != "fp32":
-        return ok(name, found)
-    quantize = "make a checkpoint with 8-bit weights by `tutti quantize`: much faster"
-    return warn(name, found, "use a processor with AVX2 or VNNI: much faster" if portable else quantize)
+        return warn("precision", found, "torch cannot use the GPU: install its CUDA build and a matching driver")
+    if way == "portable" and facts.precision in {"int8", "fp32"}:
+        return warn("precision", found, "use a processor with AVX2 or VNNI: much faster")
+    if facts.precision == "fp32" and settings.precision == "auto":
+        return warn("precision", found, "make a checkpoint with 8-bit weights by `tutti quantize`: much faster")
+    return ok("precision", found)
 
 
 def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
@@ -190,22 +124,27 @@ def _compared(name: str, path: Path, find: Callable[[], str], advice: str) -> It
 
 
 def _states(settings: Settings, served: AcousticModel) -> Finding:
-    row = served.slots(capacity=1, largest=1).state_bytes
-    total = row * settings.all_slots
-    free = _free_on(served.facts.device)
-    found = (
-        f"{row / 1024:.0f} KiB per stream, {total / GIB:.2f} GiB for {settings.all_slots}, {free / GIB:.1f} GiB free"
-    )
-    if total + (MODEL_BYTES if served.facts.device.type == "cpu" else 0) > free:
+    on_cpu = served.facts.device.type == "cpu"
+    row, slots = served.slots(capacity=1, largest=1).state_bytes, settings.all_slots
+    total, free = row * slots, free_memory() if on_cpu else _free_on_gpu()
+    found = f"{row / 1024:.0f} KiB per stream, {total / GIB:.2f} GiB for {slots}, {free / GIB:.1f} GiB free"
+    if total + MODEL_BYTES * on_cpu > free:
         return warn("states", found, f"lower {spelled('max_streams')}, or add memory")
     return ok("states", found)
 
 
-def _caches(size: int) -> Finding:
+def _free_on_gpu() -> int:
+    """Return free memory in bytes."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def _caches(weight_bytes: int) -> Finding:
     """Check whether the weights stay in the CPU caches between two steps."""
-    rounds = read_ns(size)
-    middle_ns = statistics.median(rounds)
-    found = f"{size / 2**20:.0f} MiB of weights, {middle_ns:.0f} ns per read, {min(rounds):.0f} at best"
+    rounds_ns = read_ns(weight_bytes)
+    middle_ns = statistics.median(rounds_ns)
+    found = f"{weight_bytes / 2**20:.0f} MiB of weights, {middle_ns:.0f} ns per read, {min(rounds_ns):.0f} at best"
     if middle_ns <= SLOW_NS:
         return ok("caches", found)
     advice = "the weights do not stay in the CPU caches, so steps are slow: use a host with less CPU contention"
@@ -236,109 +175,32 @@ def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:
         """Reset these rows and run them as one batch: (STEPS, B, frames, V)."""
         for row in rows:
             slots.reset(row)
-        found = []
+        of_steps = []
         for step in audio:
             slots.inputs[: len(rows)] = step[rows]
-            found.append(slots.run(rows))
-        return np.stack(found)
+            of_steps.append(slots.run(rows))
+        return np.stack(of_steps)
 
     alone = np.concatenate([outputs([row]) for row in range(largest)], axis=1)
     return [size for size in SIZES if not np.array_equal(alone[:, :size], outputs(range(size)))]
 
 
-def _decoder(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
-    """Check the decoder, and whether its compiled code is cached between starts."""
-    try:
-        decoder = decoder_of(served.facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
-    except ModelError as error:
-        yield _undecodable(settings, error)
-        return
-    language = "en" if served.facts.published else served.facts.own_config.language
-    path = language_model_path(settings.lm, language) if decoder.supports_bias else None
-    kind = "beam search" if decoder.supports_bias else "greedy"
-    yield ok("decoder", f"{kind}, {'no language model' if path is None else path.name}")
-    yield from _accurate(settings, served, decoder)
-    if not decoder.supports_bias:
-        return
-    try:
-        grammars = grammars_of(served.facts, settings.beams, settings.grammars)
-    except ModelError as error:
-        advice = f"correct {spelled('grammars')}: a folder of LANGUAGE-NAME.arpa files, or leave it out"
-        yield fail("grammars", str(error), advice)
+def _decoder(settings: Settings, model: LoadedModel) -> Iterator[Finding]:
+    """Name the decoder and its grammars; check accurate finals, and that compiled code is cached between starts."""
+    if not model.decoder.supports_bias:
+        yield ok("decoder", "greedy")
     else:
-        yield ok("grammars", ", ".join(grammars) or "none")
-    folder = kept_in(kernel.advance_streams)
-    if folder is None or not os.access(folder, os.W_OK):
-        advice = "each start compiles for a minute: set NUMBA_CACHE_DIR to a writable folder"
-        yield warn("compiled code", "not cached" if folder is None else f"{folder} is not writable", advice)
-    else:
-        yield ok("compiled code", f"cached in {folder}")
-
-
-def _undecodable(settings: Settings, error: ModelError) -> Finding:
-    """Return the finding of a decoder that cannot be created, with advice on the setting that causes it."""
-    takes = "an .arpa, .arpa.gz or .lm file, or off; if unset, the shipped one is used"
-    if isinstance(error, VocabularyError):
-        advice = f"set {spelled('decoder', 'greedy')}, which supports any symbols"
-    elif isinstance(error, PublishedModelError):
-        advice = f"leave out {spelled('decoder')} and {spelled('lm')}"
-    elif isinstance(settings.lm, Path):
-        advice = f"correct {spelled('lm')}: {takes}"
-    else:
-        advice = "reinstall: the shipped language model is incomplete"
-    return fail("decoder", str(error), advice)
-
-
-def _accurate(settings: Settings, served: AcousticModel, decoder: Decoder) -> Iterator[Finding]:
-    """Check whether this model supports accurate finals, if they are the default."""
-    if settings.finals != "accurate":
-        return
-    try:
-        found = accurate_of(served.facts, decoder, settings.lm)
-    except ModelError as error:
-        yield fail("accurate finals", str(error), f"set {spelled('finals', 'fast')}")
-        return
-    if found is None:
+        language = "en" if model.facts.published else model.facts.own_config.language
+        path = language_model_path(settings.lm, language)
+        named = "no language model" if path is None else path.name
+        yield ok("decoder", f"beam search, {named}, grammars: {', '.join(model.grammars) or 'none'}")
+        folder = kept_in(kernel.advance_streams)
+        if folder is None or not os.access(folder, os.W_OK):
+            advice = "each start compiles for a minute: set NUMBA_CACHE_DIR to a writable folder"
+            yield warn("compiled code", "not cached" if folder is None else f"{folder} is not writable", advice)
+    if settings.finals == "accurate" and model.accurate is None:
         advice = f"streams get fast ones: set {spelled('finals', 'fast')}, or use beam search and a shipped model"
         yield warn("accurate finals", "not supported by this model and decoder", advice)
 
 
-def _voice_activity(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
-    """Check that the voice activity detector can be loaded and has the model's sample rate."""
-    if settings.vad == "off":
-        return
-    rate = served.config.sample_rate
-    try:
-        load_vad(settings)
-    except ModelError as error:
-        yield fail("voice activity", str(error), f"install what is missing, or set {spelled('vad', 'off')}")
-        return
-    if rate != VAD_HZ and settings.vad == "auto":
-        advice = f"`SpeechStarted` comes with the first word: it has {rate} Hz, and the detector needs {VAD_HZ}"
-        yield warn("voice activity", "not used for this model", advice)
-    elif rate != VAD_HZ:
-        found = f"{settings.vad} needs {VAD_HZ} Hz, this model has {rate} Hz"
-        yield fail("voice activity", found, f"set {spelled('vad', 'off')}")
-    else:
-        yield ok("voice activity", settings.vad)
-
-
-def _turn_model(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
-    """Check that the turn model can be loaded and has the model's sample rate."""
-    if settings.turn_model is None:
-        return
-    from model.turn_ends.turn_model import TurnModel
-
-    rate = served.config.sample_rate
-    try:
-        TurnModel.load(settings.turn_model)
-    except ModelError as error:
-        yield fail("turn model", str(error), "set a file of Smart Turn's form, or none")
-        return
-    if rate != TURN_HZ:
-        yield fail("turn model", f"it needs {TURN_HZ} Hz, this model has {rate} Hz", "set none")
-    else:
-        yield ok("turn model", str(settings.turn_model))
-
-
-CHECKS: tuple[Check, ...] = (weights, model)
+CHECKS: tuple[Check, ...] = (weights, models)

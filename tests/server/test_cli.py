@@ -1,4 +1,6 @@
-"""The command line: fast help, no heavy imports in clients, exit codes, defaults in help texts."""
+"""The command line: fast help, no heavy imports in clients, exit codes, errors of one line that name their cause."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -6,9 +8,14 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import typer
 from typer.testing import CliRunner
 
@@ -17,8 +24,8 @@ from model.evaluation import ceiling
 from model.evaluation.ceiling import SLOW_NS
 from model.int8_model import Int8Model
 from model.torch_model import TorchModel
-from model.torch_network.checkpoint import save_network
 from server.cli import app
+from server.configuration.variables import OPTIONS
 from server.settings import Settings
 from tests.support.audio.speech import SAMPLES
 from tests.support.needs import need_precision
@@ -26,216 +33,333 @@ from tests.support.networks.quantized_networks import random_quantized
 from tests.support.servers.spelling import silence, spell
 from tests.support.servers.wavering import WaveringDecoder
 
-runner = CliRunner()
+RECORDING = str(SAMPLES.parent / "yes.flac")
+MANIFEST = ["--manifest", str(SAMPLES)]
+TRIES = 3  # of a timing that other processes may disturb
 
 
-def run(*arguments, code=""):
-    """Run the command in a separate process; `code` runs after it."""
-    program = f"import sys\nfrom server.cli import app\napp({list(arguments)!r}, standalone_mode=False)\n{code}"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+def ran(*arguments: str, **variables: str) -> Any:
+    return CliRunner().invoke(app, list(arguments), env=variables)
 
 
-def command(*arguments):
-    """Run the command as a user does."""
-    program = [sys.executable, "-m", "server.cli", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+def process(program: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | variables
+    command = [sys.executable, *program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
 
-def test_help_is_fast_and_imports_nothing_heavy():
-    start = time.perf_counter()
-    done = run("--help", code="assert not {'torch', 'numpy', 'fastapi'} & set(sys.modules), 'heavy imports'")
+def imported(*arguments: str, absent: str) -> str:
+    """Run a command in a process that must not import these packages; return its output."""
+    check = f"assert not set({absent.split()!r}) & set(sys.modules), 'heavy imports'"
+    done = process(
+        ["-c", f"import sys\nfrom server.cli import app\napp({arguments!r}, standalone_mode=False)\n{check}"]
+    )
     assert done.returncode == 0, done.stderr
-    assert "transcribe" in done.stdout
+    return done.stdout
+
+
+def every_command() -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", {})
+        yield from (((name, sub), one) for sub, one in inner.items())
+        if not inner:
+            yield (name,), command
+
+
+COMMANDS = dict(every_command())
+
+
+# Help
+
+
+def test_help_is_fast_and_imports_nothing_heavy() -> None:
+    start = time.perf_counter()
+    assert "transcribe" in imported("--help", absent="torch numpy fastapi pydantic")
     assert time.perf_counter() - start < 5  # generous for slow CI machines; `time tutti --help` takes 0.4 s
 
 
-TRIES = 3  # of a timing that other processes may disturb
-COMMANDS = [
-    *(
-        ["serve"],
-        ["transcribe"],
-        ["listen"],
-        ["loadtest"],
-        ["demo"],
-        ["train"],
-        ["quantize"],
-        ["synthesize"],
-        ["ceiling"],
-        ["engine", "restart"],
-        ["evaluate"],
-    ),
-    *(
-        ["calibrate"],
-        ["plan"],
-        ["doctor"],
-        ["drain"],
-        ["usage"],
-        ["replay"],
-        ["lm", "train"],
-        ["lm", "prune"],
-        ["lm", "perplexity"],
-        ["lm", "tune"],
-    ),
-    *(["model", "check"], ["model", "fetch"], ["model", "list"], ["model", "load"], ["model", "unload"], ["export"]),
-    *(["keys", "new"], ["keys", "hash"], ["keys", "receipt"], ["keys", "resume"]),
-]
-IN_WORDS = {  # defaults that help texts describe in words
-    "model": {"the shipped model", "English, and Mandarin on demand"},
-    "lm": {"the shipped one"},
-    "models_file": {"none"},
-    "vosk_port": {"none"},
-    "metrics_port": {"none"},
-    "grammars": {"none"},
-    "threads": {"all cores but one", "by cores and model"},
-    "turn_model": {"none"},
-    "written_forms": {"none"},
-    "unload_idle_minutes": {"never"},
-}
-OWN_DEFAULTS = {  # options with the name of a setting but another default
-    ("plan", "models"): "1",  # the number of models, and of front ends, of a simulated replica
-    ("plan", "front_ends"): "0",
-    ("evaluate", "decoder"): "as `tutti serve`",
-    ("lm tune", "threads"): "2",
-}
-
-
-def named_defaults(command):
-    """Yield (option, default) for each `Default: X.` or `[default: X]` in the command's help."""
-    shown = runner.invoke(app, [*command, "--help"], env={"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"})
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_help_has_its_defaults_filled_in_also_with_unknown_variables_set(name: tuple[str, ...]) -> None:
+    shown = ran(*name, "--help", TUTTI_MAX_STREAM="3", COLUMNS="400")
     assert shown.exit_code == 0, shown.output
-    for row in re.findall(r"^│ +--([a-z-]+) +(.*?) *│$", shown.stdout, re.MULTILINE):
-        option, text = row[0].replace("-", "_"), re.sub(r" *\[(required|env var: \w+)\]", "", row[1])
-        yield from ((option, found) for found in re.findall(r"\[default: ([^\]]*)\]", text))
-        yield from ((option, found) for found in re.findall(r"Default: (.*?)\.(?= *\[|$)", text))
+    assert "{default" not in shown.stdout
+    for option, default in re.findall(r"--([a-z-]+) .* Default: ([\w.]+)\. ", shown.stdout):
+        setting = Settings.model_fields.get(option.replace("-", "_"))
+        if setting is not None and setting.default is not None and name[0] not in ("plan", "evaluate", "lm"):
+            assert default == str(setting.default) or (option, default) == ("threads", "all"), option
 
 
-def test_every_command_is_in_the_list_whose_defaults_are_checked():
-    groups = typer.main.get_command(app).commands
-    found = [
-        [name, *sub] for name, one in groups.items() for sub in ([[s] for s in getattr(one, "commands", {})] or [[]])
-    ]
-    assert sorted(found) == sorted(COMMANDS)
+def test_serve_has_an_option_for_each_setting_of_the_list() -> None:
+    serve, doctor = ({option.name for option in COMMANDS[name,].params} for name in ("serve", "doctor"))
+    assert serve - {"help"} == set(OPTIONS) <= set(Settings.model_fields)
+    assert doctor == serve | {"as_json"}
+    shown = ran("serve", "--help", COLUMNS="400").stdout
+    assert re.search(r"--policy +eager\|deadline\|single +.* Default: eager\.", shown)
+    assert re.search(r"--latency-budget-ms .* Default: 100\.", shown)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_defaults_in_help_texts_match_the_settings(command):
-    for option, shown in named_defaults(command):
-        if option not in Settings.model_fields:
-            continue
-        default = Settings.model_fields[option].default
-        own = OWN_DEFAULTS.get((" ".join(command), option))
-        if own is not None:
-            assert shown == own
-        elif isinstance(default, float):
-            assert float(shown) == default, option
-        elif shown in IN_WORDS.get(option, ()):
-            assert not default, f"--{option} has a default: {default}"
-        else:
-            assert shown == str(default), option
+def test_version_is_that_of_the_distribution() -> None:
+    assert ran("--version").stdout.startswith("tutti 0.")
+    assert "Usage" in ran().output
 
 
-def test_help_of_serve_shows_the_defaults_of_the_settings():
-    """Rich would treat defaults in square brackets as markup and drop them."""
-    defaults = dict(named_defaults(["serve"]))
-    assert defaults.items() >= {"host": "127.0.0.1", "port": "8080", "policy": "eager", "max_batch": "128"}.items()
-    assert defaults.items() >= {"latency_budget_ms": "100", "device": "auto"}.items()
-    assert defaults["model"] == "English, and Mandarin on demand"
+@pytest.mark.parametrize("words", [["train", "--manifest", "a.jsonl"], ["lm", "tune"], ["plan", "--help"]])
+def test_a_command_of_the_lab_says_how_to_install_it(words: list[str]) -> None:
+    alone = "import importlib.metadata as m, sys; m.entry_points = lambda **_: (); from server.cli import main; main()"
+    done = process(["-c", alone, *words])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"tutti: {words[0]}: not installed; pip install 'tutti-asr[training]'")
 
 
-def test_version_is_that_of_the_distribution():
-    result = runner.invoke(app, ["--version"])
-    assert result.exit_code == 0
-    assert result.stdout.startswith("tutti 0.")
+# Work
 
 
-def test_transcribing_through_a_server_never_imports_torch(live_server, tmp_path):
-    import soundfile
-
+def test_transcribing_through_a_server_never_imports_torch(live_server: Any, tmp_path: Path) -> None:
     path = tmp_path / "hello.wav"
     soundfile.write(path, spell("hello there"), 16_000)
-    server = live_server()
-    done = run(
-        "transcribe", str(path), "--url", f"ws://{server.host}", "--json", code="assert 'torch' not in sys.modules"
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["text"] == "hello there"
+    output = imported("transcribe", str(path), "--url", f"ws://{live_server().host}", "--json", absent="torch")
+    assert json.loads(output.splitlines()[-1])["text"] == "hello there"
 
 
-def test_key_terms_and_formatting_are_sent_to_the_server(live_server, tmp_path):
-    import soundfile
-
+def test_key_terms_and_formatting_are_sent_to_the_server(live_server: Any, tmp_path: Path) -> None:
     path = tmp_path / "hello.wav"
     soundfile.write(path, np.concatenate([spell("hello there "), silence(1.5)]), 16_000)
-    server = live_server(decoder=WaveringDecoder())
-    where = ["transcribe", str(path), "--json", "--url", f"ws://{server.host}"]
-    result = runner.invoke(app, [*where, "--keyterm", "foo bar", "--keyterm", "baz", "--smart-format"])
-    assert result.exit_code == 0, result.output
-    text = json.loads(result.stdout.splitlines()[-1])["text"]
-    assert text.startswith("Hello+foo bar+baz")
-    kept = runner.invoke(app, [*where[:-1], f"ws://{server.host}?keyterm=foo&smart_format=true"])
-    assert json.loads(kept.stdout.splitlines()[-1])["text"].startswith("Hello+foo"), "the address keeps its query"
-    many = [part for i in range(201) for part in ("--keyterm", f"t{i}")]
-    refused = runner.invoke(app, [*where, *many])
-    assert refused.exit_code == 1
-    assert "keyterm" in json.loads(refused.stdout.splitlines()[-1])["error"]
+    url = f"ws://{live_server(decoder=WaveringDecoder()).host}"
+
+    def last(url: str, *options: str) -> Any:
+        return json.loads(ran("transcribe", str(path), "--json", "--url", url, *options).stdout.splitlines()[-1])
+
+    assert last(url, "--keyterm", "foo bar", "--keyterm", "baz", "--smart-format")["text"].startswith(
+        "Hello+foo bar+baz"
+    )
+    assert last(f"{url}?keyterm=foo&smart_format=true")["text"].startswith("Hello+foo"), "the address keeps its query"
+    assert "keyterm" in last(url, *(part for i in range(201) for part in ("--keyterm", f"t{i}")))["error"]
 
 
-def test_key_terms_and_decoder_options_apply_without_a_server(tmp_path):
-    import soundfile
-
+def test_key_terms_and_decoder_options_apply_without_a_server(tmp_path: Path) -> None:
     path = tmp_path / "silence.wav"
     soundfile.write(path, silence(0.5), 16_000)
     options = ["transcribe", str(path), "--json", "--decoder", "beam", "--beams", "2", "--lm", "off"]
-    result = runner.invoke(app, [*options, "--keyterm", "foo"])
-    assert result.exit_code == 0, result.output
-    refused = runner.invoke(app, [*options, "--keyterm", "word " * 30])
-    assert refused.exit_code == 1
-    assert "keyterm" in refused.output
-    useless = runner.invoke(app, ["transcribe", str(path), "--json", "--decoder", "greedy", "--keyterm", "foo"])
-    assert useless.exit_code == 1
-    assert "beam decoder" in useless.output
+    assert ran(*options, "--keyterm", "foo").exit_code == 0
+    assert "keyterm" in one_line(ran(*options, "--keyterm", "word " * 30), 1)
+    assert "beam decoder" in one_line(ran("transcribe", str(path), "--decoder", "greedy", "--keyterm", "foo"), 1)
 
 
-def test_a_missing_file_is_a_usage_error():
-    result = runner.invoke(app, ["transcribe", "absent.wav"])
-    assert result.exit_code == 2
-    assert "absent.wav" in result.output
-
-
-def test_an_unreachable_server_is_reported_with_exit_status_1():
-    done = command(
-        "transcribe", str(SAMPLES.parent / "yes.flac"), "--url", "ws://127.0.0.1:9", "--json", "--retry", "0"
-    )
-    assert done.returncode == 1
+def test_an_unreachable_server_is_reported_with_exit_status_1() -> None:
+    done = ran("transcribe", RECORDING, "--url", "ws://127.0.0.1:9", "--json", "--retry", "0")
+    assert done.exit_code == 1
     assert "127.0.0.1:9" in done.stdout
+
+
+def test_evaluate_prints_one_json_document_as_its_last_line() -> None:
+    figures = json.loads(ran("evaluate", *MANIFEST, "--json").stdout.splitlines()[-1])
+    assert set(figures) >= {"wer", "cer", "by_source", "precision"}
+    assert ("log_prob_difference_to_fp32" in figures) == (figures["precision"] != "fp32")
+    assert figures["by_source"]["samples"]["utterances"] == len(SAMPLES.read_text().splitlines())
+    assert figures["precision"] == load_model().precision
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_ceiling_measures_every_precision(precision: str) -> None:
+    need_precision(precision)
+    model = Int8Model(random_quantized(), "x") if precision == "int8" else TorchModel.random(precision=precision)
+    figures = ceiling.measure(model, (1, 2))
+    assert figures.precision == precision
+    assert min(figures.product_gflops, figures.step_gflops) > 0
+
+
+def test_ceiling_counts_two_operations_per_weight_and_frame() -> None:
+    """The first convolution has twice as many frames."""
+    model = TorchModel.random()
+    weights = {name: each for name, each in model.network.state_dict().items() if name.endswith(".weight")}
+    sizes = {name: each.numel() for name, each in weights.items() if each.ndim == 2 and "lookahead" not in name}
+    per_frame = sum(sizes.values()) + sizes["conv0.product.weight"]
+    assert ceiling.step_operations(model.config) == 2 * model.config.frames_per_step * per_frame
+
+
+def test_ceiling_prints_one_json_document() -> None:
+    gains: list[bool] = []
+    while not any(gains) and len(gains) < TRIES:  # other processes may slow single batches
+        figures = json.loads(ran("ceiling", "--json").stdout.splitlines()[-1])
+        assert 1.0 < figures["read_ns"] < 10_000.0
+        assert figures["in_caches"] == (figures["read_ns"] <= SLOW_NS)
+        gains.append(min(ms / int(rows) for rows, ms in figures["step_ms"].items()) < 0.8 * figures["step_ms"]["1"])
+    assert any(gains), "batching does not help"
+
+
+def test_ceiling_of_small_batches_prints_shares_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = import_module("model.evaluation.small_batches")
+    measure = small.measure_small
+    monkeypatch.setattr(small, "measure_small", lambda models: measure(models, rows=(1, 2), turns=1))
+    lines = ran("ceiling", "--small").stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines if "products up to" in line] == ["int8", "fp32"]
+    assert len([line for line in lines if re.fullmatch(r" +[12] +[\d.]+ +[\d.]+ +\d+% +\d+%", line)]) == 4
+    document = json.loads(ran("ceiling", "--small", "--json").stdout.splitlines()[-1])
+    assert [(each["precision"], set(each["by_rows"])) for each in document["small"]] == [
+        ("int8", {"1", "2"}),
+        ("fp32", {"1", "2"}),
+    ]
+
+
+# Errors
+
+
+def one_line(result: Any, status: int = 2) -> str:
+    """Return a command's error, which must be a single line."""
+    assert result.exit_code == status, result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert not result.stdout
+    lines = [line for line in result.stderr.splitlines() if "compiling for this processor" not in line]
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("tutti: ")
+    return str(lines[0].removeprefix("tutti: "))
+
+
+def names(error: str, named: str) -> bool:
+    """Whether an error names an option, a variable or an argument, and not only as a part of another name."""
+    return re.search(rf"(?<![\w-]){re.escape(named)}(?![\w-])", error) is not None
+
+
+def bad_values(parameter: Any) -> Iterator[str]:
+    """Yield values that are invalid for any option of this type."""
+    kind = str(parameter.type_descriptor.annotation)
+    yield ""
+    if re.search(r"\b(int|float)\b", kind):
+        yield from ("ten", "nan", "inf", "-inf")
+    if parameter.type_descriptor.is_choice:
+        yield "nonsense"
+    if getattr(parameter, "min", None) is not None:
+        yield "-1000000"
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_every_option_of_every_command_reports_a_bad_value_in_one_line(name: tuple[str, ...]) -> None:
+    for parameter in COMMANDS[name].params:
+        if parameter.param_type_name == "option" and not parameter.is_flag:
+            option = max(parameter.opts, key=len)
+            for bad in bad_values(parameter):
+                assert names(one_line(ran(*name, *required(COMMANDS[name], option), f"{option}={bad}")), option), bad
+
+
+def required(command: Any, without: str = "") -> Iterator[str]:
+    """Yield the required options and arguments of a command."""
+    for parameter in command.params:
+        if parameter.required and without not in parameter.opts:
+            yield from (parameter.opts[0], "0") if parameter.param_type_name == "option" else ("a",)
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_every_command_rejects_unknown_options_and_variables_in_one_line(name: tuple[str, ...]) -> None:
+    error = one_line(ran(*name, "--no-such-option"))
+    assert error.startswith("No such option: --no-such-option")
+    assert error.endswith(f"; see `tutti {' '.join(name)} --help`")
+    error = one_line(ran(*name, *required(COMMANDS[name]), TUTTI_MAX_STREAM="3"))
+    assert error == "TUTTI_MAX_STREAM: not a setting; did you mean TUTTI_MAX_STREAMS?"
+    if any(each.required for each in COMMANDS[name].params):
+        assert re.match(r"Missing (option|argument) '", one_line(ran(*name)))
+
+
+WRONG_USAGE = [  # arguments, and what the error names
+    (["sreve"], "sreve"),
+    (["serve", "now"], "now"),
+    (["serve", "--port"], "--port"),
+    (["serve", "--reproducible=yes"], "--reproducible"),
+    (["serve", "--policy", "greedy"], "--policy"),
+    (["serve", "--port", "70000"], "--port"),
+    (["serve", "--beams", "1025"], "--beams"),
+    (["serve", "--max-streams", "many"], "--max-streams"),
+    (["doctor", "--precision", "fp8"], "--precision"),
+    (["serve", "--model", "a=b", "--model", "c"], "--model"),
+    (["serve", "--model", "a", "--models-file", "b"], "--models-file"),
+    (["ceiling", "--device", "tpu"], "--device"),
+    (["ceiling", "--small", "--threads", "2"], "--threads"),
+    (["calibrate", "--precision", "fp8"], "--precision"),
+    (["plan", "--policy", "greedy"], "--policy"),
+    (["plan", "--calibration", "absent.json"], "--calibration"),
+    (["plan", "--levels", "0"], "--levels"),
+    (["plan", "--gpu"], "--gpu"),
+    (["plan", "--cores", "8", "--streams", "9"], "--streams"),
+    (["loadtest", "--streams", "ten"], "--streams"),
+    (["evaluate", *MANIFEST, "--codec", "gsm"], "--codec"),
+    (["evaluate", *MANIFEST, "--precision", "fp32,fp8"], "--precision"),
+    (["evaluate", *MANIFEST, "--url", "foo://x"], "--url"),
+    (["lm", "train", str(SAMPLES), "--out", "o.arpa", "--min-count", "2,1"], "--min-count"),
+    (["lm", "train", str(SAMPLES), "--out", "o.arpa", "--mix", "half"], "--mix"),
+    (["lm", "train", "absent:x", "--out", "o.arpa"], "TEXTS"),
+    (["keys", "new", "--name", "streams=5"], "--name"),
+    (["keys", "new", "--origin", "example.org"], "--origin"),
+    (["transcribe", "absent.wav"], "absent.wav"),
+    (["transcribe", RECORDING, "--json", "--format", "srt"], "--format"),
+    (["transcribe", RECORDING, "--resumable"], "--resumable"),
+    (["transcribe", RECORDING, "--url", "ws://127.0.0.1:9", "--api-key", "a b"], "--api-key"),
+    (["model", "list", "--url", "ftp://x"], "--url"),
+    (["drain", "--url", "http://127.0.0.1:x"], "--url"),
+    (["drain", "--admin-key", "a\nb"], "--admin-key"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG_USAGE)
+def test_wrong_usage_is_one_line_that_names_it(arguments: list[str], named: str) -> None:
+    assert names(one_line(ran(*arguments)), named)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "value"),
+    [
+        (["serve"], "TUTTI_PORT", "70000"),
+        (["doctor"], "TUTTI_MAX_STREAMS", "many"),
+        (["transcribe", RECORDING], "TUTTI_LATENCY_BUDGET_MS", "inf"),
+        (["evaluate", *MANIFEST], "TUTTI_BEAMS", "0"),
+        (["model", "check"], "TUTTI_VAD", "on"),
+        (["ceiling"], "TUTTI_THREADS", "many"),
+        (["plan"], "TUTTI_MAX_BATCH", "0"),
+    ],
+)
+def test_a_bad_variable_is_named(arguments: list[str], variable: str, value: str) -> None:
+    assert names(one_line(ran(*arguments, **{variable: value})), variable)
+
+
+def test_each_bad_setting_is_on_a_line_of_its_own_without_its_value() -> None:
+    secret = "[a-secret"
+    result = ran("serve", "--port", "70000", TUTTI_PORT="80", TUTTI_RESUME_KEYS=secret, TUTTI_MODELS=secret)
+    assert result.exit_code == 2
+    assert sorted(result.stderr.splitlines()) == [
+        "tutti: --port (TUTTI_PORT): Input should be less than or equal to 65535",
+        "tutti: TUTTI_MODELS: is not JSON",
+        "tutti: TUTTI_RESUME_KEYS: begins with [ but is not a JSON array",
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["serve", "--policy", "greedy"], "--policy"),
-        (["serve", "--port", "70000"], "--port"),
-        (["serve", "--decoder", "flashlight"], "--decoder"),
-        (["serve", "--beams", "1025"], "--beams"),
-        (["loadtest", "--streams", "ten"], "--streams"),
+        (["serve", "--models-file", "absent.toml"], "--models-file"),
+        (["serve", "--written-forms", "absent"], "--written-forms"),
+        (["keys", "new", "--file", "no/such/folder/keys"], "no/such/folder/keys"),
+        (["evaluate", "--manifest", "absent.jsonl"], "absent.jsonl"),
+        (["lm", "train", "absent.txt", "--out", "o.arpa"], "absent.txt"),
+        (["lm", "perplexity", "absent.arpa", "absent.txt"], "absent.arpa"),
+        (["ceiling", "--model", "absent.safetensors"], "absent.safetensors"),
+        (["drain", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),
     ],
 )
-def test_a_bad_option_is_reported_with_exit_status_2(arguments, named):
-    result = runner.invoke(app, arguments)
-    assert result.exit_code == 2
-    assert named in result.output
+def test_a_missing_file_or_server_is_reported_in_one_line(arguments: list[str], named: str) -> None:
+    assert named in one_line(ran(*arguments), 1)
 
 
-def test_a_missing_model_is_reported_with_exit_status_1():
-    done = command("serve", "--port", "0", "--model", "absent.safetensors")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--model", "absent.safetensors"], "absent.safetensors"),
+        (["--decoder", "greedy", "--api-keys-file", "absent.keys"], "--api-keys-file"),
+    ],
+)
+def test_a_server_that_cannot_start_says_so_in_one_line(options: list[str], named: str) -> None:
+    done = process(["-m", "server.cli", "serve", "--port", "0", *options])
     assert done.returncode == 1
-    assert "absent.safetensors" in done.stderr
-
-
-def test_an_unsupported_precision_exits_with_status_1():
-    done = command("serve", "--port", "0", "--device", "cpu", "--precision", "fp16")
-    assert done.returncode == 1
-    assert "fp16 needs a GPU" in done.stderr
+    assert "Traceback" not in done.stderr
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("tutti: ")]
+    assert named in line
 
 
 ALL_IN_TURN = """
@@ -249,103 +373,31 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
-
-
-def errors_of_every_command(precision, *model, out, environment):
-    """Return the error of all commands with --precision; each must exit with 1 and print the same single line."""
-    recording = str(SAMPLES.parent / "yes.flac")
+def test_every_command_rejects_a_precision_without_processor_support_in_one_line(tmp_path: Path) -> None:
+    """bf16 needs AVX-512; torch and oneDNN are set to ignore it."""
+    out = str(tmp_path / "out.json")
     commands = [
         ["serve", "--port", "0"],
-        ["transcribe", recording],
-        ["evaluate", "--manifest", str(SAMPLES)],
+        ["transcribe", RECORDING],
+        ["evaluate", *MANIFEST],
         ["ceiling"],
         ["calibrate", "--out", out],
-        ["lm", "tune", "--manifest", str(SAMPLES), "--out", out],
+        ["lm", "tune", *MANIFEST, "--out", out],
     ]
-    asked = json.dumps([[*arguments, "--precision", precision, *model] for arguments in commands])
-    program = [sys.executable, "-c", ALL_IN_TURN, asked]
-    environment = os.environ | environment
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    asked = json.dumps([[*arguments, "--precision", "bf16"] for arguments in commands])
+    done = process(["-c", ALL_IN_TURN, asked], ONEDNN_MAX_CPU_ISA="AVX2", ATEN_CPU_CAPABILITY="avx2")
     assert done.stdout.splitlines() == [f"{arguments[0]} exits with 1" for arguments in commands], done.stderr
-    errors = [line for line in done.stderr.splitlines() if "compiling for this processor" not in line]
-    assert errors == [errors[0]] * len(commands)
-    return errors[0]
-
-
-def test_every_command_rejects_a_precision_without_processor_support_in_one_line(tmp_path):
-    """bf16 needs AVX-512; torch and oneDNN are set to ignore it."""
-    error = errors_of_every_command("bf16", out=str(tmp_path / "out.json"), environment=AVX2)
+    [error] = {line for line in done.stderr.splitlines() if "compiling for this processor" not in line}
     assert error.startswith("tutti: precision bf16 needs a processor with")
     assert error.endswith("use --precision int8, fp32 or auto")
 
 
-def test_every_command_rejects_int8_without_8_bit_weights_in_one_line(tmp_path):
-    save_network(TorchModel.random().network, tmp_path / "float.safetensors")
-    model = ("--model", str(tmp_path / "float.safetensors"))
-    error = errors_of_every_command("int8", *model, out=str(tmp_path / "out.json"), environment={})
-    assert error.startswith("tutti: ")
-    assert error.endswith(
-        "float.safetensors has no 8-bit weights: create a checkpoint with them by `tutti quantize`, "
-        "or use --precision auto"
-    )
-
-
-def test_a_missing_language_model_is_reported_with_exit_status_1():
-    done = command("serve", "--port", "0", "--lm", "absent.arpa")
-    assert done.returncode == 1
-    assert "absent.arpa" in done.stderr
-
-
-def test_evaluate_prints_one_json_document_as_its_last_line():
-    result = runner.invoke(app, ["evaluate", "--manifest", str(SAMPLES), "--json"])
-    assert result.exit_code == 0, result.output
-    figures = json.loads(result.stdout.splitlines()[-1])
-    assert set(figures) >= {"wer", "cer", "by_source", "precision"}
-    assert ("log_prob_difference_to_fp32" in figures) == (figures["precision"] != "fp32")
-    assert figures["by_source"]["samples"]["utterances"] == len(SAMPLES.read_text().splitlines())
-    assert figures["precision"] == load_model().precision
-
-
-def test_a_missing_manifest_is_reported_with_exit_status_1():
-    result = runner.invoke(app, ["evaluate", "--manifest", "absent.jsonl"])
+def test_an_unwritable_file_is_reported_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "plan.png"
+    command = import_module("tutti_asr_lab.commands.plan")
+    monkeypatch.setattr(command, "_draw", lambda *_: out.write_bytes(b""))  # drawing takes half a minute
+    result = ran("plan", "--streams", "1", "--levels", "1", "--seconds", "1", "--plot", str(out))
+    assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 1
-    assert "absent.jsonl" in result.output
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_ceiling_measures_every_precision(precision):
-    need_precision(precision)
-    model = Int8Model(random_quantized(), "x") if precision == "int8" else TorchModel.random(precision=precision)
-    figures = ceiling.measure(model, (1, 2))
-    assert figures.precision == precision
-    assert min(figures.product_gflops, figures.step_gflops) > 0
-
-
-def test_ceiling_counts_two_operations_per_weight_and_frame():
-    """The first convolution has twice as many frames."""
-    model = TorchModel.random()
-    weights = {name: each for name, each in model.network.state_dict().items() if name.endswith(".weight")}
-    sizes = {name: each.numel() for name, each in weights.items() if each.ndim == 2 and "lookahead" not in name}
-    per_frame = sum(sizes.values()) + sizes["conv0.product.weight"]
-    assert ceiling.step_operations(model.config) == 2 * model.config.frames_per_step * per_frame
-
-
-def test_ceiling_prints_one_json_document():
-    gains = []
-    while not any(gains) and len(gains) < TRIES:  # other processes may slow single batches
-        result = runner.invoke(app, ["ceiling", "--json"])
-        assert result.exit_code == 0, result.output
-        figures = json.loads(result.stdout.splitlines()[-1])
-        assert 1.0 < figures["read_ns"] < 10_000.0
-        assert figures["in_caches"] == (figures["read_ns"] <= SLOW_NS)
-        gains.append(min(ms / int(rows) for rows, ms in figures["step_ms"].items()) < 0.8 * figures["step_ms"]["1"])
-    assert any(gains), "batching does not help"
-
-
-@pytest.mark.parametrize("words", [["train", "--manifest", "a.jsonl"], ["lm", "tune"], ["plan", "--help"]])
-def test_a_command_of_the_lab_says_how_to_install_it(words: list[str]) -> None:
-    alone = "import importlib.metadata as m, sys; m.entry_points = lambda **_: (); from server.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", alone, *words], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"tutti: {words[0]}: not installed; pip install 'tutti-asr[training]'")
+    assert str(out.parent) in result.stderr

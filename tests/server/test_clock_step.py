@@ -28,7 +28,6 @@ READERS = {
     "server/coordination/serving.py",  # the same
     "server/usage/log.py",  # names of files
     "server/usage/meters.py",  # start and end of usage records
-    "server/tools/doctor_machine.py",  # compares it with file times
 }
 """Files of `batching` and `server` that may read the wall clock. Other packages, such as `model`, are not checked."""
 WALL = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today")}

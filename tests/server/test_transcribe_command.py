@@ -135,7 +135,7 @@ def test_a_truncated_file_is_transcribed_with_a_warning(server: list[str], tmp_p
 BAD = {
     "scheme": (["{file}", "--url", "foo://host"], "the scheme must be"),
     "no host": (["{file}", "--url", "ws://"], "the host is missing or invalid"),
-    "empty": (["{file}", "--url", ""], "'--url': must not be empty"),
+    "empty": (["{file}", "--url", ""], "--url: must not be empty"),
     "port": (["{file}", "--url", "ws://h:99999"], "--url"),
     "bracket": (["{file}", "--url", "ws://[::1"], "--url"),
     "space": (["{file}", "--url", "ws://a b"], "the host is missing or invalid"),

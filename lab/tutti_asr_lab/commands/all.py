@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from server.cli.options import SettingsCommand
+from server.cli.options import CheckedCommand
 from tutti_asr_lab.commands.calibrate import calibrate
 from tutti_asr_lab.commands.export import export
 from tutti_asr_lab.commands.lm import lm
@@ -16,5 +16,5 @@ from tutti_asr_lab.commands.train import synthesize, train
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     for command in (train, quantize, export, synthesize, calibrate, plan):
-        app.command(cls=SettingsCommand)(command)
+        app.command(cls=CheckedCommand)(command)
     app.add_typer(lm, name="lm")

@@ -12,12 +12,12 @@ import typer
 
 from server.cli.errors import bad_option, fail
 from server.cli.options import (
+    CheckedCommand,
     ManifestOption,
     ModelOption,
     Part,
     PartOption,
     PrecisionOption,
-    SettingsCommand,
     default_of,
 )
 
@@ -36,7 +36,7 @@ class Average(StrEnum):
     POOLED = "pooled"
 
 
-@lm.command(cls=SettingsCommand)
+@lm.command(cls=CheckedCommand)
 def train(
     texts: Annotated[
         list[str],
@@ -102,7 +102,7 @@ def train(
     typer.echo(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-@lm.command(cls=SettingsCommand)
+@lm.command(cls=CheckedCommand)
 def prune(
     model: Annotated[Path, typer.Argument(help="Model file, .arpa or .arpa.gz.")],
     *,
@@ -126,7 +126,7 @@ def prune(
     typer.echo(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-@lm.command(cls=SettingsCommand)
+@lm.command(cls=CheckedCommand)
 def perplexity(
     model: Annotated[Path, typer.Argument(help="Model file, .arpa, .arpa.gz or .lm.")],
     texts: Annotated[
@@ -150,7 +150,7 @@ def perplexity(
         typer.echo(f"{name:{width}}  {counts}  {found.unknown_rate:7.2%}  {found.perplexity:10.1f}")
 
 
-@lm.command(cls=SettingsCommand)
+@lm.command(cls=CheckedCommand)
 def tune(
     *,
     manifest: ManifestOption,

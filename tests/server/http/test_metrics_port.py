@@ -11,8 +11,6 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from loadtest.served import free_port
-from server.settings import Settings
-from server.tools.doctor_machine import ports
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.front_ends import FrontEnds
 from tests.support.servers.live_server import LiveServer
@@ -62,16 +60,3 @@ def test_front_ends_serve_the_metrics_of_the_whole_server_on_it() -> None:
         main = f"http://{urlsplit(server.url).netloc}"
         assert httpx.get(f"{main}/metrics", timeout=WAIT_S).status_code == 404
         assert httpx.get(f"{main}/readyz", timeout=WAIT_S).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ({"port": 48_080, "metrics_port": 48_080}, "metrics port"),
-        ({"vosk_port": 48_081, "metrics_port": 48_081}, "metrics port"),
-        ({"port": 48_080, "vosk_port": 48_080}, "vosk port"),
-    ],
-)
-def test_the_doctor_names_a_port_that_is_set_twice(given: dict[str, int], name: str) -> None:
-    [found] = [each for each in ports(Settings(**given)) if "set both" in each.found]
-    assert found.name == name

@@ -9,94 +9,50 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import typer
 from typer.testing import CliRunner
 
+from model import checkpoint
+from model.acoustic import load_own
+from model.config import ModelConfig
+from model.evaluation.digest import committed_digest
+from model.facts import ModelFacts
+from model.machine import precision
+from model.torch_model import TorchModel
+from model.torch_network.slots import TorchSlots
 from server.cli import app
-from server.configuration import variables
 from server.settings import Settings
-from server.tools import doctor_access, doctor_machine, doctor_model
+from server.tools import doctor_machine, doctor_model
 from server.tools.doctor import Check, Finding, Verdict, document, examine, line, ok
 from tests.support.needs import need_ipv6
+from tests.support.networks.turn_model import write_turn_model
 
 
-def findings(check: Check, **settings: object) -> dict[str, Finding]:
-    return {finding.name: finding for finding in check(Settings(**settings))}
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """Restore the process's compute threads, which `tutti doctor` changes."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def findings(*checks: Check, **settings: Any) -> dict[str, Finding]:
+    found: list[Finding] = []
+    examine(Settings(**settings), checks, found.append)
+    return {finding.name: finding for finding in found}
 
 
 def test_this_installation_passes_with_a_json_report() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    done = CliRunner().invoke(app, ["doctor", "--json", "--port", str(port)])
+    done = CliRunner().invoke(app, ["doctor", "--json", "--port", "0"])
     report = json.loads(done.stdout.splitlines()[-1])
     failed = [check for check in report["checks"] if check["verdict"] == "fail"]
     assert (done.exit_code, failed, report["ok"]) == (0, [], True)
-    assert {check["name"] for check in report["checks"]} >= {
-        "python",
-        "packages",
-        "processor",
-        "memory",
-        "open files",
-        "port",
-        "wall clock",
-        "weights",
-        "device",
-        "precision",
-        "states",
-        "caches",
-        "batch invariance",
-        "decoder",
-    }
+    names = {check["name"] for check in report["checks"]}
+    assert names >= {"installation", "processor", "open files", "ports", "keys", "admin", "weights", "precision"}
+    assert names >= {"states", "caches", "batch invariance", "arithmetic", "decoder", "server"}
+    assert {"tutti-mandarin: arithmetic", "tutti-mandarin: decoder"} <= names
     assert all(check["advice"] for check in report["checks"] if check["verdict"] != "ok")
-
-
-def test_the_file_of_written_forms_is_checked(tmp_path: Path) -> None:
-    assert not findings(doctor_access.written_forms)
-    path = tmp_path / "forms.tsv"
-    path.write_text("a s r\tASR\n")
-    finding = findings(doctor_access.written_forms, written_forms=path)["written forms"]
-    assert (finding.verdict, finding.found) == (Verdict.OK, f"1 phrases in {path}")
-    path.write_text("a s r ASR\n")
-    finding = findings(doctor_access.written_forms, written_forms=path)["written forms"]
-    assert (finding.verdict, finding.found.partition(": ")[0]) == (Verdict.FAIL, f"{path}:1")
-    assert finding.advice.startswith("correct --written-forms (TUTTI_WRITTEN_FORMS): on each line a phrase, a tab")
-
-
-def test_the_folder_of_the_usage_log_is_checked(tmp_path: Path) -> None:
-    assert not findings(doctor_access.usage_log)
-    (tmp_path / "file").write_text("")
-    (tmp_path / "usage").mkdir()
-    (tmp_path / "usage" / "usage-a.jsonl").write_bytes(bytes(2**20))
-    for name, verdict, text in (
-        ("new", Verdict.OK, "new will be created"),
-        ("usage", Verdict.OK, "usage has 1 files, 1.0 MiB"),
-        ("file", Verdict.FAIL, "file is not a folder"),
-    ):
-        finding = findings(doctor_access.usage_log, usage_log=tmp_path / name)["usage log"]
-        assert finding.verdict is verdict
-        assert finding.found.endswith(text)
-
-
-def test_a_port_in_use_fails() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        finding = findings(doctor_machine.ports, port=port)["port"]
-    assert finding.verdict is Verdict.FAIL
-    assert str(port) in finding.found
-    assert "--port" in finding.advice
-
-
-@pytest.mark.parametrize("taken_on", ["127.0.0.1", "::1"])
-def test_the_ipv6_wildcard_address_also_checks_ipv4(taken_on: str) -> None:
-    need_ipv6()
-    family = socket.AF_INET6 if ":" in taken_on else socket.AF_INET
-    with socket.create_server((taken_on, 0), family=family) as taken:
-        finding = findings(doctor_machine.ports, host="[::]", port=taken.getsockname()[1])["port"]
-    assert finding.verdict is Verdict.FAIL
-    assert finding.found.startswith("[::]:")
 
 
 def test_a_check_that_raises_fails_and_the_next_one_runs() -> None:
@@ -114,78 +70,78 @@ def test_a_check_that_raises_fails_and_the_next_one_runs() -> None:
     assert json.loads(document(found, well=False))["ok"] is False
 
 
-def test_doctor_has_the_options_of_serve() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    serve, doctor = ({each.name: each for each in commands[name].params} for name in ("serve", "doctor"))
-    assert set(doctor) == {*serve, "as_json"}
-    for name, option in serve.items():
-        assert (doctor[name].opts, doctor[name].help) == (option.opts, option.help)
-    assert set(serve) & set(Settings.model_fields) == variables.OPTIONS == set(serve) - {"help"}
-
-
-def test_doctor_checks_options_and_variables_of_serve(tmp_path: Path) -> None:
+def test_each_invalid_setting_is_named_and_no_secret_is_shown(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("not a digest\n")
-    options = [
-        "--port",
-        "0",
-        "--decoder",
-        "greedy",
-        "--api-keys-file",
-        str(keys),
-        "--max-batch",
-        "4",
-        "--log-level",
-        "error",
-    ]
-    variables = {"TUTTI_RESUME_KEYS": "short", "TUTTI_MODEL": "small"}
-    done = CliRunner().invoke(app, ["doctor", "--json", *options], env=variables)
-    report = json.loads(done.stdout.splitlines()[-1])
-    failed = {check["name"]: check for check in report["checks"] if check["verdict"] == "fail"}
-    assert (done.exit_code, set(failed)) == (1, {"keys of clients", "keys of tickets"})
-    assert "--api-keys-file (TUTTI_API_KEYS_FILE)" in failed["keys of clients"]["advice"]
-    assert f"{keys}:1" in failed["keys of clients"]["found"]
-    assert failed["keys of tickets"]["advice"] == "correct TUTTI_RESUME_KEYS: keys created by `tutti keys resume`"
-    assert "short" not in failed["keys of tickets"]["found"]
+    wrong = {"TUTTI_API_KEYS_FILE": str(keys), "TUTTI_RESUME_KEYS": "short", "TUTTI_ALLOWED_ORIGINS": "example.org"}
+    done = CliRunner().invoke(app, ["doctor", "--json", "--port", "0", "--model", "absent.safetensors"], env=wrong)
+    failed = [each for each in json.loads(done.stdout.splitlines()[-1])["checks"] if each["verdict"] == "fail"]
+    assert done.exit_code == 1
+    assert [each["name"] for each in failed] == ["keys and files"] * 3 + ["models"]
+    for each, name in zip(failed, wrong, strict=False):
+        assert name in each["advice"]
+        assert "short" not in each["found"]
+    assert f"{keys}:1" in failed[0]["found"]
+    assert "absent.safetensors" in failed[3]["found"]
 
 
 WRONG = {  # invalid settings, and the option and variable that the advice must name
-    "a language model": ({"lm": "absent.arpa"}, "--lm (TUTTI_LM)"),
-    "a model": ({"model": "absent.safetensors"}, "--model (TUTTI_MODEL)"),
-    "a model's folder": ({"model": "."}, "--model (TUTTI_MODEL)"),
-    "a file of models": ({"models_file": "absent.toml"}, "--models-file (TUTTI_MODELS_FILE)"),
-    "grammars": ({"grammars": "absent", "lm": "off", "decoder": "beam"}, "--grammars (TUTTI_GRAMMARS)"),
-    "a device": ({"device": "cuda"}, "--device (TUTTI_DEVICE)"),
-    "a precision": ({"precision": "fp16", "device": "cpu"}, "--precision (TUTTI_PRECISION)"),
     "keys of operators": ({"admin_keys_file": "absent"}, "TUTTI_ADMIN_KEYS_FILE"),
     "keys of tokens": ({"token_keys": ["short"]}, "TUTTI_TOKEN_KEYS"),
     "a file of keys of tokens": ({"token_keys_file": "absent"}, "TUTTI_TOKEN_KEYS_FILE"),
     "a file of keys of tickets": ({"resume_keys_file": "absent"}, "--resume-keys-file (TUTTI_RESUME_KEYS_FILE)"),
-    "origins": ({"allowed_origins": ["example.org"]}, "TUTTI_ALLOWED_ORIGINS"),
+    "a key of receipts": ({"receipt_key_file": "absent"}, "--receipt-key-file (TUTTI_RECEIPT_KEY_FILE)"),
+    "written forms": ({"written_forms": "absent"}, "--written-forms (TUTTI_WRITTEN_FORMS)"),
     "an address": ({"host": "192.0.2.1", "port": 8080}, "--host (TUTTI_HOST)"),
     "a name that is no host": ({"host": "no.such.host.invalid", "port": 8080}, "--host (TUTTI_HOST)"),
-    "a port for two": ({"port": 48_080, "vosk_port": 48_080}, "--vosk-port (TUTTI_VOSK_PORT)"),
-}  # fmt: skip
+    "a port for two": ({"port": 48_080, "metrics_port": 48_080}, "--metrics-port (TUTTI_METRICS_PORT)"),
+}
 
 
 @pytest.mark.parametrize(("wrong", "named"), WRONG.values(), ids=WRONG)
 def test_the_advice_names_the_invalid_setting(wrong: dict[str, Any], named: str) -> None:
-    if wrong.get("device") == "cuda" and torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    found: list[Finding] = []
-    checks = (doctor_machine.ports, *doctor_access.CHECKS, doctor_model.model)
-    settings = {"model": "small", "port": 0} | wrong
-    settings |= {"model": None} if "models_file" in wrong else {}
-    assert not examine(Settings(**settings), checks, found.append)
-    failed = [one for one in found if one.verdict is Verdict.FAIL]
-    assert {named in one.advice for one in failed} == {True}, [line(one) for one in failed]
+    found = findings(doctor_machine.ports, doctor_machine.keys, **{"port": 0} | wrong)
+    [failed] = [one for one in found.values() if one.verdict is Verdict.FAIL]
+    assert named in failed.advice
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"lm": "absent.arpa"}, "absent.arpa"),
+        ({"model": "."}, "no .onnx file"),
+        ({"model": None, "models_file": "absent.toml"}, "--models-file (TUTTI_MODELS_FILE)"),
+        ({"grammars": "absent", "lm": "off", "decoder": "beam"}, "absent"),
+        ({"precision": "fp16", "device": "cpu"}, "fp16 needs a GPU"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_fails(wrong: dict[str, Any], named: str) -> None:
+    failed = findings(doctor_model.models, **{"model": "small"} | wrong)["models"]
+    assert failed.verdict is Verdict.FAIL
+    assert named in line(failed)
+
+
+@pytest.mark.parametrize("taken_on", ["127.0.0.1", "::1"])
+def test_a_port_in_use_fails_and_the_wildcard_address_covers_ipv4(taken_on: str) -> None:
+    need_ipv6()
+    family = socket.AF_INET6 if ":" in taken_on else socket.AF_INET
+    with socket.create_server((taken_on, 0), family=family) as taken:
+        port = taken.getsockname()[1]
+        finding = findings(doctor_machine.ports, host="[::]", port=port)["ports"]
+    assert finding.verdict is Verdict.FAIL
+    assert finding.found.startswith(f"[::]:{port}:")
+    assert "--port" in finding.advice
 
 
 def test_a_server_without_keys_on_a_public_address_gives_a_warning() -> None:
-    assert findings(doctor_access.keys)["keys"].verdict is Verdict.OK
-    assert findings(doctor_access.keys, host="0.0.0.0")["keys"].verdict is Verdict.WARN
-    assert findings(doctor_access.keys, host="0.0.0.0", api_keys=["k"])["keys"].verdict is Verdict.OK
-    assert "closed" in findings(doctor_access.keys)["admin"].found
+    for settings, verdict in (
+        ({}, Verdict.OK),
+        ({"host": "0.0.0.0"}, Verdict.WARN),
+        ({"host": "0.0.0.0", "api_keys": ["k"]}, Verdict.OK),
+    ):
+        found = findings(doctor_machine.keys, **settings)
+        assert found["keys"].verdict is verdict
+        assert "closed" in found["admin"].found
 
 
 def test_too_low_a_limit_of_open_files_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,29 +150,115 @@ def test_too_low_a_limit_of_open_files_fails(monkeypatch: pytest.MonkeyPatch) ->
     assert (finding.verdict, "1024 needed" in finding.found) == (Verdict.FAIL, True)
 
 
-def test_a_wall_clock_earlier_than_the_installation_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_machine.time, "time", lambda: 1_000_000_000.0)
-    assert findings(doctor_machine.wall_clock)["wall clock"].verdict is Verdict.WARN
-
-
-def test_missing_and_outdated_packages_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = ["numpy>=99", "no-such-package>=1", "torch; extra == 'never'", "of-traces; extra == 'otel'"]
-    monkeypatch.setattr(doctor_machine, "requires", lambda _: wanted)
-    finding = findings(doctor_machine.versions)["packages"]
-    assert finding.verdict is Verdict.FAIL
-    assert "of-traces" not in finding.found
-    assert f"numpy>=99 is required, {np.__version__} is installed; no-such-package is missing" in finding.found
-
-
 def test_a_bad_setting_exits_with_status_2() -> None:
     done = CliRunner().invoke(app, ["doctor", "--decoder", "flashlight"])
     assert done.exit_code == 2
     assert "decoder" in done.output
 
 
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    """Restore the process's compute threads, which `tutti doctor` changes."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
+# Models
+
+
+def of_model(**settings: Any) -> dict[str, Finding]:
+    """Return the findings on the small model alone."""
+    chosen = Settings(**{"model": "tutti-small", "precision": "int8"} | settings)
+    served = load_own(chosen.model, device="cpu", precision=chosen.precision, threads=1)
+    return {finding.name: finding for finding in doctor_model.of_model(chosen, served)}
+
+
+def test_weights_that_do_not_stay_in_the_caches_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for middle_ns, verdict in ((20.0, Verdict.OK), (140.0, Verdict.WARN)):
+        rounds_ns = [15.0, middle_ns, 400.0]
+        monkeypatch.setattr(doctor_model, "read_ns", lambda _, rounds_ns=rounds_ns: rounds_ns)
+        finding = doctor_model._caches(2**20)
+        assert finding.verdict is verdict
+        assert f"{middle_ns:.0f} ns per read" in finding.found
+
+
+def test_an_unsupported_precision_fails_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
+    finding = findings(doctor_model.models, model="tutti-small", precision="bf16")["models"]
+    assert "precision bf16 needs a processor with" in finding.found
+    assert finding.advice == "use --precision int8, fp32 or auto"
+
+
+@pytest.mark.parametrize(
+    ("way", "asked", "precision", "verdict", "advice"),
+    [
+        ("vnni512", "auto", "int8", Verdict.OK, ""),
+        ("avx2", "int8", "int8", Verdict.OK, ""),
+        ("portable", "int8", "int8", Verdict.WARN, "AVX2"),
+        ("portable", "auto", "fp32", Verdict.WARN, "AVX2"),
+        ("avx2", "auto", "fp32", Verdict.WARN, "tutti quantize"),
+        ("vnni512", "auto", "bf16", Verdict.OK, ""),
+        ("vnni512", "fp32", "fp32", Verdict.OK, ""),
+    ],
+)
+def test_precision_names_the_instructions_and_warns_of_slow_ones(  # noqa: PLR0917
+    monkeypatch: pytest.MonkeyPatch, way: str, asked: str, precision: str, verdict: Verdict, advice: str
+) -> None:
+    monkeypatch.setattr(doctor_model, "instruction_set", lambda: way)
+    facts = ModelFacts.own(ModelConfig(), precision=precision)
+    finding = doctor_model._precision(Settings(precision=asked), facts)
+    assert (finding.verdict, finding.found) == (verdict, f"{precision} on cpu, {way} instructions")
+    assert advice in finding.advice
+
+
+def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the model, and for accurate finals of the model and the word scores of the second pass."""
+    second, texts = "arithmetic of accurate finals", "arithmetic of accurate finals' texts"
+    assert "arithmetic" not in of_model(precision="fp32")
+    assert second not in of_model()
+    assert texts not in of_model(finals="accurate", lm="off")
+    same = of_model(finals="accurate")
+    assert {same[name].verdict for name in ("arithmetic", second, texts)} == {Verdict.OK}
+    monkeypatch.setattr(doctor_model, "committed_digest", lambda _: "0" * 64)
+    other = of_model(finals="accurate")
+    assert {other[name].verdict for name in ("arithmetic", second, texts)} == {Verdict.FAIL}
+    assert "fp32" in other["arithmetic"].advice
+
+
+def test_arithmetic_is_checked_only_for_shipped_models(tmp_path: Path) -> None:
+    assert committed_digest("tutti-small.safetensors")
+    another = tmp_path / "another.safetensors"
+    for suffix in (".safetensors", ".json"):
+        another.with_suffix(suffix).symlink_to(checkpoint.SHIPPED.with_suffix(suffix))
+    assert "arithmetic" not in of_model(model=another)
+
+
+def test_damaged_weights_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sums = (checkpoint.WEIGHTS / doctor_model.SUMS).read_text()
+    (tmp_path / doctor_model.SUMS).write_text(sums)
+    names = {row.split()[1] for row in sums.splitlines()}
+    kinds = (".safetensors", ".json", ".gz", ".onnx")
+    assert names == {path.name for path in checkpoint.WEIGHTS.iterdir() if path.suffix in kinds}
+    for name in names - {"tutti-small.json"}:
+        (tmp_path / name).symlink_to(checkpoint.WEIGHTS / name)
+    (tmp_path / "tutti-small.json").write_text("{}")
+    monkeypatch.setattr(checkpoint, "WEIGHTS", tmp_path)
+    finding = findings(doctor_model.weights)["weights"]
+    assert (finding.verdict, finding.found) == (Verdict.FAIL, "damaged or missing: tutti-small.json")
+
+
+class BatchDependent(TorchModel):
+    """Outputs depend on the batch size, except at the size of a tile (16)."""
+
+    def step(self, inputs, state):  # type: ignore[no-untyped-def]
+        log_probs, after = super().step(inputs, state)
+        return log_probs + (0 if len(inputs) == 16 else len(inputs) * 1e-3), after
+
+    def slots(self, **sizes):  # type: ignore[no-untyped-def]
+        return TorchSlots(self, **sizes)
+
+
+def test_batch_dependent_outputs_give_a_warning_with_advice_to_use_tiles() -> None:
+    leaky = BatchDependent(TorchModel.random().network, "leaky", device="cpu", precision="fp32")
+    assert doctor_model.differing(leaky, None)
+    assert not doctor_model.differing(leaky, 16)
+    (finding,) = doctor_model._invariance(Settings(), leaky)
+    assert (finding.verdict, "--reproducible" in finding.advice) == (Verdict.WARN, True)
+
+
+def test_a_turn_model_of_another_form_fails(tmp_path: Path) -> None:
+    settings = {"model": "tutti-small", "turn_model": write_turn_model(tmp_path / "other.onnx", bands=128)}
+    assert "128, 800" in findings(doctor_model.models, **settings)["models"].found
