@@ -1,4 +1,4 @@
-"""Every command of the documents has a test, and its program's own parser accepts it."""
+"""Every command of the documents is accepted by its program's own parser, and names what exists."""
 
 from __future__ import annotations
 
@@ -11,20 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents.blocks import ROOT, SHELL, Command, blocks, commands, divided, documents, inline, simple
-from tests.support.documents.classes import CLASSES, Elsewhere, Here, NotHere, Same, ours, placed, unused
 from tests.support.documents.programs import Unparsed, check, repository_paths
 
 COMMAND_LINE = re.compile(r"^(?:\.venv/bin/)?(?:tutti [a-z]|python3? -m |make [a-z]|docker |kubectl |helm )")
 MADE = ("deploy/compose/secrets/",)  # by commands of the documents
-
-
-def test_every_command_has_a_place() -> None:
-    missing = [f"{command.where}: {command.plain}" for command in commands() if command not in placed()]
-    assert not missing, "\n".join(["give each a place in tests/support/documents/classes.py:", *missing])
-
-
-def test_every_place_has_a_command() -> None:
-    assert unused() == []
 
 
 def test_commands_are_in_shell_blocks_or_after_a_prompt() -> None:
@@ -65,24 +55,11 @@ def test_blocks_are_valid_shell() -> None:
                 assert done.returncode == 0, f"{document}:{line}: {done.stderr}"
 
 
-def test_the_tests_named_for_commands_run_them() -> None:
-    for each in {each for known in CLASSES.values() for each in known.values() if isinstance(each, Elsewhere)}:
-        text = (ROOT / each.test).read_text(encoding="utf-8")
-        assert [words for words in each.words if words not in text] == [], each.test
-
-
-def test_the_same_commands_of_other_documents_are_run() -> None:
-    known = {(command.document, ours(command)): place for command, place in placed().items()}
-    for command, place in placed().items():
-        if isinstance(place, Same):
-            assert isinstance(known.get((place.document, ours(command))), Here | Elsewhere), command.where
-
-
 def test_files_that_commands_name_exist() -> None:
-    for command, place in placed().items():
+    for command in commands():
         names = {name for words in simple(command.text) for name in repository_paths(words)}
         absent = [name for name in names if not name.startswith(MADE) and not (ROOT / name).exists()]
-        assert not absent, f"{command.where}: {place}"
+        assert not absent, command.where
 
 
 def test_options_of_programs_that_are_not_run_name_what_exists() -> None:
@@ -107,12 +84,6 @@ def test_options_of_programs_that_are_not_run_name_what_exists() -> None:
                     seen.add("extras")
                     assert set(extras[1].split(",")) <= set(project["optional-dependencies"]), command.where
     assert seen == {"make", "--target", "wheel", "extras"}
-
-
-def test_reasons_for_not_running_a_command_are_few() -> None:
-    """Half of the commands are run, here or by another test."""
-    left = sum(isinstance(each, NotHere) for each in placed().values())
-    assert left <= len(commands()) // 3
 
 
 # The reading of blocks itself
