@@ -76,7 +76,7 @@ SLOW = (
     "server/test_without_torch.py",
     "server/usage/test_usage_server.py",
     "server/resume/test_resume_processors.py",
-    "server/tools/test_evaluate_codec.py",
+    "server/tools/test_evaluate.py",
     "model/published/test_parity.py",
     "model/published/compiled/test_steps.py",
     "server/test_secrets.py",

@@ -1,32 +1,26 @@
-"""English and Mandarin in one server: each protocol chooses by language, and neither changes the other's text."""
+"""English and Mandarin in one server: each is chosen by language, and neither changes the other's text."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
-from websockets.sync.client import connect
 
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure_levels
 from model.ctc.words import continued, joined
-from model.recordings import Utterance, read_manifest, read_pcm
+from model.recordings import Utterance, read_manifest
 from server.models.loading import LoadedModel, load_served
-from server.protocols.openai.messages import COMPLETED, DELTA
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
 from tests.support.audio.speech import ROOT, SAMPLES, samples
-from tests.support.needs import need_package, need_programs
+from tests.support.needs import need_programs
 from tests.support.page.browser import PROGRAM, OpenPage, chromium, microphone_file
-from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 
@@ -89,44 +83,6 @@ def test_uploads_choose_by_any_tag_of_mandarin(server: LiveServer, tag: str) -> 
     assert (spoken.json()["text"], spoken.json()["language"]) == (f"{WEATHER.text}。", "chinese")
 
 
-def test_deepgrams_sdk_chooses_by_language(server: LiveServer) -> None:
-    need_package("deepgram")
-    from deepgram import DeepgramClient
-    from deepgram.core.events import EventType
-    from deepgram.environment import DeepgramClientEnvironment
-
-    http, ws = f"http://{server.host}", f"ws://{server.host}"
-    here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
-    finals: list[str] = []
-
-    def received(message: Any) -> None:
-        if message.type == "Results" and message.is_final:
-            finals.append(message.channel.alternatives[0].transcript)
-
-    options: Mapping[str, Any] = {"encoding": "linear16", "sample_rate": 16_000, "language": "zh-CN"}
-    with DeepgramClient(api_key="any", environment=here).listen.v1.connect(model="nova-3", **options) as stream:
-        stream.on(EventType.MESSAGE, received)
-        reader = threading.Thread(target=stream.start_listening)
-        reader.start()
-        stream.send_media(read_pcm(WEATHER.audio).tobytes())
-        stream.send_close_stream()
-        reader.join(timeout=WAIT_S)
-    assert "".join(finals) == WEATHER.text
-
-
-def test_vosks_protocol_chooses_by_language(server: LiveServer) -> None:
-    url = f"ws://{server.host}/vosk?language=zh"
-    with connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S) as socket:
-        socket.send('{"config":{"sample_rate":16000}}')
-        socket.send(read_pcm(WEATHER.audio).tobytes())
-        socket.send('{"eof":1}')
-        answers = [json.loads(socket.recv(timeout=WAIT_S)) for _ in range(2)]
-    texts = [answer.get("text", "") for answer in answers]
-    assert "".join(texts) == WEATHER.text
-    words = [word["word"] for answer in answers for word in answer.get("result", ())]
-    assert words == list(WEATHER.text)
-
-
 @pytest.mark.parametrize(
     ("before", "text", "delta"),
     [
@@ -149,37 +105,6 @@ def test_openais_streamed_uploads_grow_without_spaces(server: LiveServer) -> Non
     lines = server.http.post("/v1/audio/transcriptions", files=files).text.splitlines()
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
     assert "".join(event["delta"] for event in events if "delta" in event) == f"{WEATHER.text}。" == events[-1]["text"]
-
-
-def test_openais_realtime_chooses_by_language_and_says_it(server: LiveServer) -> None:
-    url = f"ws://{server.host}/v1/realtime?intent=transcription&language=zh&model=gpt-4o-transcribe"
-    turns = {"format": {"type": "audio/pcm", "rate": 16_000}, "turn_detection": None}
-    with connect(url, compression=None, open_timeout=WAIT_S, close_timeout=WAIT_S) as socket:
-
-        def say(type_: str, **fields: object) -> None:
-            socket.send(json.dumps({"type": type_, **fields}))
-
-        def until(type_: str) -> list[dict[str, Any]]:
-            events = [json.loads(socket.recv(timeout=WAIT_S))]
-            while events[-1]["type"] != type_:
-                events.append(json.loads(socket.recv(timeout=WAIT_S)))
-            return events
-
-        (created,) = until("session.created")
-        assert created["session"]["audio"]["input"]["transcription"]["language"] == "zh"
-        say("session.update", session={"type": "transcription", "audio": {"input": turns}})
-        say("input_audio_buffer.append", audio=base64.b64encode(read_pcm(WEATHER.audio).tobytes()).decode())
-        say("input_audio_buffer.commit")
-        events = until(COMPLETED)
-    assert events[-1]["transcript"] == WEATHER.text
-    deltas = [event["delta"] for event in events if event["type"] == DELTA]
-    assert "".join(deltas) == WEATHER.text, "characters grow without spaces"
-
-
-def test_other_languages_are_refused_with_what_there_is(server: LiveServer) -> None:
-    refused = server.http.post("/v1/listen", params={"language": "de"}, content=b"x")
-    assert refused.status_code == 400
-    assert "there is en (en), zh (zh)" in refused.text
 
 
 def test_the_page_offers_both_languages_and_shows_characters(server: LiveServer, browser: Browser) -> None:
