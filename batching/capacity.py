@@ -40,9 +40,9 @@ FULL = 0.9
 FOLLOW = 1 / 4  # weight of the newest period in the slowdown: a memory of about two seconds
 
 ENGINE_S = 0.00005, 0.0000113
-"""Seconds of an engine's thread outside the model, by batch and by row. Source: docs/front-ends.md."""
+"""Seconds of an engine's thread outside the model, by batch and by row. Source: docs/sizing.md."""
 LOOP_S = 0.00028, 0.000123
-"""Seconds of the event loop, by batch and by row: beam search, an answer to every step. Source: docs/front-ends.md."""
+"""Seconds of the event loop, by batch and by row: beam search, an answer to every step. Source: docs/sizing.md."""
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ for the largest number of streams.
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Processor time of a step in each part, in µs. Source: docs/front-ends.md, measured on two cores."""
+    """Processor time of a step in each part, in µs. Source: docs/sizing.md, measured on two cores."""
 
     front_end_us: float = 150.0
     """Event loop of a front end. Measured 153 to 178 next to engine and client, 110 to 130 in larger batches."""

@@ -119,7 +119,7 @@ class Settings(BaseSettings):
     # Text
 
     written_forms: Path | None = None
-    """File of your own written forms, on each line a phrase, a tab, and its written form: docs/written-forms.md. By
+    """File of your own written forms, on each line a phrase, a tab, and its written form: docs/contact-center.md. By
     default none."""
 
     # Batches and capacity
@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     """Voice activity by silero-vad 6, which ships with the program. `auto`: for streams that ask for starts of speech
     or for turns. `silero`: for all streams, and endpoints need its silence, too."""
     turn_model: Path | None = None
-    """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/turns.md. By default none."""
+    """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/voice-agents.md. By default none."""
     min_endpoint_ms: float = Field(400.0, ge=0)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
     max_utterance_s: float = Field(30.0, gt=0)

@@ -12,8 +12,8 @@ from tests.support.needs import need_package
 
 ROOT = Path(__file__).parents[1]
 PLANTED = """
-[one](drain.md#drain), [two](../ARCHITECTURE.md), [three](../server/app.py), [four
-lines](decisions/README.md), [five](nothing.md), [six](../server/nothing.py), [seven](drain.md#nothing)
+[one](faults.md#drain), [two](../ARCHITECTURE.md), [three](../server/app.py), [four
+lines](decisions/README.md), [five](nothing.md), [six](../server/nothing.py), [seven](faults.md#nothing)
 
 ```json made.json
 {"a": "[eight](nothing.md)"}
@@ -48,11 +48,11 @@ def test_links_are_resolved_and_dead_ones_fail_the_build(tmp_path: Path) -> None
     assert re.findall(r"WARNING .*'privacy\.md' contains a link '([^']*)'", done.stderr) == [
         "nothing.md",
         "../server/nothing.py",
-        "drain.md#nothing",
+        "faults.md#nothing",
     ]
     assert "Aborted with 3 warnings" in done.stderr + done.stdout
     page = (site / "privacy.html").read_text(encoding="utf-8")
-    for address in ("drain.html#drain", "architecture.html", "decisions/index.html"):
+    for address in ("faults.html#drain", "architecture.html", "decisions/index.html"):
         assert f'href="{address}"' in page
     assert "three (<code>server/app.py</code>)" in page
     assert "made.json" in page

@@ -4,7 +4,7 @@ The log odds grow linearly with silence, and with the log odds of a turn model's
 `RAMP_S`, the shortest pause that was measured, the score rises in a straight line from 0. The score depends neither on
 the length of the turn nor on its number of words, which would tell single prompts from pauses but no agent could use.
 
-The constants were fitted to the speakers of part A: docs/turns.md.
+The constants were fitted to the speakers of part A: docs/voice-agents.md.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from server.settings import Settings
 
 ANSWER_S = 1.0  # time limit for a child's part of the metrics or of a report
 LOOK_S = 0.5  # interval of checks of the children
-FLUSH_S = 8.0  # of a front end's drain, after the time that settings give: docs/drain.md
+FLUSH_S = 8.0  # of a front end's drain, after the time that settings give: docs/faults.md
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.supervisor")
 
 

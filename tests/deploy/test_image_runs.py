@@ -40,7 +40,7 @@ LIMITS += ("--security-opt=no-new-privileges", f"--env=TUTTI_MAX_STREAMS={STREAM
 LIMITS += (f"--env=TUTTI_DRAIN_TIMEOUT_S={DRAIN_S}",)
 WITHOUT_HOME = ("--entrypoint", '["/usr/bin/env", "-u", "HOME", "/usr/bin/tini", "--", "/bin/sh", "/opt/start.sh"]')
 HELD_BACK = {"x86_64": ("--env=ATEN_CPU_CAPABILITY=avx2",)}  # to the other processor that the image is compiled for
-CLOSES_S = 8  # after the drain: docs/drain.md
+CLOSES_S = 8  # after the drain: docs/faults.md
 COPIED = re.compile(r"\./\S+\.nb[ic]")
 
 pytestmark = [pytest.mark.image, pytest.mark.timeout(1_800)]  # the first test builds the image

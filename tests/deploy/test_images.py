@@ -41,7 +41,7 @@ NOT_OF_THE_SERVER = {
     "TUTTI_STOP_GRACE",
     "TUTTI_API_KEY",
 }  # of proxies, compose, clients
-FLUSH_AND_CLOSE_S = 3 + 5  # docs/drain.md: the flush, and connections that do not close
+FLUSH_AND_CLOSE_S = 3 + 5  # docs/faults.md: the flush, and connections that do not close
 V3 = "avx avx2 bmi1 bmi2 fma"
 V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni"
 OWN = "tutti-asr-client"  # built from the checkout, like the program itself

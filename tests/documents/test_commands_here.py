@@ -18,22 +18,19 @@ RUN: Mapping[str, tuple[str, ...]] = {  # beginnings of the commands that are ru
     "deploy/README.md": ("tutti transcribe ",),
     "docs/contact-center.md": (
         *("python -", "tutti transcribe ", "curl ", "tutti evaluate ", "TUTTI_TWILIO_AUTH_TOKEN=", "tutti keys new "),
-        *("tutti usage ", "tutti keys receipt ", "TUTTI_RECEIPT_KEY_FILE="),
+        *("tutti usage ", "tutti keys receipt ", "TUTTI_RECEIPT_KEY_FILE=", "printf ", "tutti serve --written-forms "),
     ),
     "docs/determinism.md": ("python -m model.evaluation.digest",),
-    "docs/fine-tuning.md": (
+    "docs/training.md": (
         *("tutti evaluate ", "python -m tutti_asr_lab.training.acoustic.averaging ", "tutti serve ", "tutti lm train "),
         "tutti lm perplexity ",
     ),
-    "docs/front-ends.md": ("tutti serve",),
-    "docs/mandarin.md": ("tutti transcribe ", "tutti serve", "tutti evaluate ", "tutti lm train "),
+    "docs/sizing.md": ("tutti serve",),
     "docs/measured.md": (".venv/bin/tutti serve ",),
-    "docs/models.md": ("tutti model check ", "tutti serve ", "tutti evaluate "),
+    "docs/models.md": ("tutti model check ", "tutti serve", "tutti evaluate ", "tutti transcribe ", "tutti lm train "),
     "docs/own-models.md": ("tutti export DIR",),
-    "docs/turns.md": ("python -m loadtest.rulers.turns.layers ",),
     "docs/usage.md": ("TUTTI_USAGE_LOG=", "tutti usage "),
-    "docs/voice-agents.md": ("tutti serve ",),
-    "docs/written-forms.md": ("printf ", "tutti serve --written-forms "),
+    "docs/voice-agents.md": ("tutti serve ", "python -m loadtest.rulers.turns.layers "),
 }
 PRINTS: Mapping[str, str] = {  # what is printed, by the beginning of the command
     "tutti usage ": r"^bank\b",

@@ -152,7 +152,7 @@ class TranscriptionIn(msgspec.Struct, frozen=True):
 
 
 Eagerness = Literal["low", "medium", "high", "auto"]
-# Source of the timeouts: OpenAI's guide to voice activity detection. The thresholds: docs/turns.md.
+# Source of the timeouts: OpenAI's guide to voice activity detection. The thresholds: docs/voice-agents.md.
 _MEDIUM = ScoredEnd(0.93, 4.0)
 EAGERNESS: dict[Eagerness, ScoredEnd] = {
     "low": ScoredEnd(0.97, 8.0),

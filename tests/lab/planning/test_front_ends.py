@@ -11,7 +11,7 @@ from batching.processes import OWN, Processes, StepCosts, choose_processes
 from server.cli import app
 from tutti_asr_lab.planning.front_ends import Prediction, predict
 
-PAGE = Path(__file__).parents[3] / "docs" / "front-ends.md"
+PAGE = Path(__file__).parents[3] / "docs" / "sizing.md"
 COMMANDS = (
     "--cores 2,4,8,16,64",
     "--cores 2,4,8,16,64 --published-us 600 --step-ms 160",
@@ -84,4 +84,4 @@ def test_options_that_would_be_ignored_are_refused(options: str, where: str) -> 
 @pytest.mark.parametrize("options", COMMANDS)
 def test_the_page_has_what_the_command_prints(options: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert f"$ tutti plan {options}\n{plan(options)}```" in text, "run the commands of docs/front-ends.md again"
+    assert f"$ tutti plan {options}\n{plan(options)}```" in text, "run the commands of docs/sizing.md again"

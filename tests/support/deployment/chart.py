@@ -100,5 +100,5 @@ def crd_schemas() -> dict[str, Manifest]:
 
 
 def longest_drain_s(settings: Settings) -> float:
-    """Return the longest time from SIGTERM to the exit of a server (docs/drain.md)."""
+    """Return the longest time from SIGTERM to the exit of a server (docs/faults.md)."""
     return settings.drain_timeout_s + SPREAD_S + FLUSH_TIMEOUT_S + SHUTDOWN_TIMEOUT_S + STOP_TIMEOUT_S + FLUSH_S

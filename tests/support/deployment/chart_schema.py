@@ -7,14 +7,11 @@ current. A value has the type of its default; a map that is empty by default may
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from server import settings
-from server.settings import Settings
-from server.tools.settings_page import meanings
+from server.settings import Settings, meanings
 from tests.support.audio.speech import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "tutti"
@@ -94,7 +91,7 @@ def _of_value(path: str, value: object) -> Schema:
 def _of_settings() -> Schema:
     """Return the schema of `settings`: all but those that the chart sets, and keys, which are in a secret."""
     described = Settings.model_json_schema(mode="validation")
-    said = meanings(Path(settings.__file__).read_text(encoding="utf-8"))
+    said = meanings()
     properties = {
         name: {"description": said[name][1], **OF_SETTINGS.get(name, _plain(described["properties"][name]))}
         for name in Settings.model_fields

@@ -140,7 +140,7 @@ def _contact_center(folder: Path) -> None:
     _records(folder / "usage")
 
 
-def _fine_tuning(folder: Path) -> None:
+def _training(folder: Path) -> None:
     manifest(folder / "calls-dev.jsonl")
     (folder / "build").mkdir()
     for name in ("calls", "calls-int8"):
@@ -151,17 +151,14 @@ def _fine_tuning(folder: Path) -> None:
     (folder / "held-out.txt").write_text("\n".join(lines[1::2]) + "\n")
 
 
-def _mandarin(folder: Path) -> None:
-    soundfile.write(folder / "recording.wav", *soundfile.read(SAMPLES / "mandarin_beijing.flac"))
-    manifest(folder / "dev.jsonl", language="zh")
-    (folder / "names.txt").write_text("北京\n上海\n中国银行\n", encoding="utf-8")
-    (folder / "grammars").mkdir()
-
-
 def _models(folder: Path) -> None:
     make_probe("t-one-ctc", folder / RELEASE)
     soundfile.write(folder / "call.wav", *soundfile.read(SAMPLES / "order.flac"))
     manifest(folder / "my-recordings.jsonl")
+    soundfile.write(folder / "recording.wav", *soundfile.read(SAMPLES / "mandarin_beijing.flac"))
+    manifest(folder / "dev.jsonl", language="zh")
+    (folder / "names.txt").write_text("北京\n上海\n中国银行\n", encoding="utf-8")
+    (folder / "grammars").mkdir()
 
 
 def _turns(folder: Path) -> None:
@@ -199,9 +196,8 @@ def _records(folder: Path) -> None:
 INPUTS: Mapping[str, Callable[[Path], None]] = {
     "README.md": _readme,
     "docs/contact-center.md": _contact_center,
-    "docs/fine-tuning.md": _fine_tuning,
-    "docs/mandarin.md": _mandarin,
+    "docs/training.md": _training,
     "docs/models.md": _models,
     "docs/usage.md": _usage,
-    "docs/turns.md": _turns,
+    "docs/voice-agents.md": _turns,
 }
