@@ -25,7 +25,8 @@ from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
 from server.http.uvicorn_server import SecondPort
-from server.models.loading import LoadedModel, LoadedVad
+from server.models.engine_source import EngineSource
+from server.models.loading import LoadedModel
 from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
 from server.models.service import MakeSession, ModelService
 from server.operations.process import on_sighup
@@ -56,7 +57,7 @@ class Application:
 def create_app(
     settings: Settings,
     models: Sequence[LoadedModel],
-    vad_model: LoadedVad | None = None,
+    vad: EngineSource | None = None,
     clock: Callable[[], float] = perf_counter,
     *,
     make_session: MakeSession = Session,
@@ -71,7 +72,7 @@ def create_app(
     whole server. `operations` answers operators. Without `listens` connections of every port come from elsewhere.
     """
     replica = build_replica(
-        settings, models, vad_model, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
+        settings, models, vad, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
     )
     of_service = operations(replica)
     vosk, metrics = _second_ports(replica, of_service)

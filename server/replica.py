@@ -17,7 +17,8 @@ from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.coordination.term_building import TermBuilding
 from server.errors import of_setting
-from server.models.loading import LoadedModel, LoadedVad
+from server.models.engine_source import EngineSource
+from server.models.loading import LoadedModel
 from server.models.registry import ModelRegistry, RegistryEntry
 from server.models.service import NOTHING, MakeSession, ModelService, ServiceBuilder, plain
 from server.operations.drain import Drain, OpenSessions
@@ -91,7 +92,7 @@ class Replica:
 def build_replica(
     settings: Settings,
     models: Sequence[LoadedModel],
-    vad_model: LoadedVad | None,
+    vad: EngineSource | None,
     clock: Callable[[], float],
     *,
     make_session: MakeSession = Session,
@@ -104,7 +105,7 @@ def build_replica(
     """
     coordinator = coordinator or LocalCoordinator(settings, clock)
     metrics = Metrics(settings.max_batch, settings.all_slots)
-    builder = ServiceBuilder(settings, vad_model, metrics, clock, make_session, coordinator=coordinator)
+    builder = ServiceBuilder(settings, vad, metrics, clock, make_session, coordinator=coordinator)
     registry = ModelRegistry(builder, settings, models, outlines, clock)
     sessions = OpenSessions(metrics)
     replica = Replica(

@@ -59,7 +59,7 @@ def check(
 
     try:
         document = examine(Asked(directory, audio, device, precision), settings_from({"threads": threads}))
-    except (ModelError, Refused) as error:
+    except (ModelError, AudioError) as error:
         fail(error)
     if as_json:
         typer.echo(json.dumps(document, ensure_ascii=False))

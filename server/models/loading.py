@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from model import levels
 from model.acoustic import load_model
@@ -22,15 +21,12 @@ from server.models.engine_source import EngineSource, LocalEngines
 from server.models.selection import is_english, is_language
 from server.settings import Settings
 
-if TYPE_CHECKING:
-    from model.vad.silero import SileroVad
-
 Load = Callable[[ModelEntry | None, Settings], "LoadedModel"]
 """Loads one model by its own settings; None stands for the one that no entry names."""
-VAD_HZ = 16_000  # sample rate of the voice-activity model
+VAD_HZ, VAD_WINDOW = 16_000, 512  # sample rate and step of the voice-activity model, in samples
 
 
-def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], LoadedVad | None]:
+def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], EngineSource | None]:
     """Load the models that do not wait for demand, the default first, and VAD.
 
     Raises: ModelError, SettingsError.
@@ -77,35 +73,13 @@ def load_decoders(
     return loaded
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedVad:
-    """The voice-activity model: the samples of its window, and where its steps are computed."""
-
-    step_samples: int
-    engines: EngineSource
-
-    @classmethod
-    def of(cls, model: SileroVad) -> LoadedVad:
-        """Return a model that is loaded in this process."""
-        return cls(model.step_samples, LocalEngines(model))
-
-
-def load_vad(settings: Settings) -> LoadedVad | None:
-    """Load the voice-activity model if the settings name one. Raises: ModelError."""
+def load_vad(settings: Settings) -> EngineSource | None:
+    """Load the voice-activity model if the settings name one, and return where it computes. Raises: ModelError."""
     if settings.vad == "off":
         return None
     from model.vad.silero import SileroVad
 
-    return LoadedVad.of(SileroVad.load())
-
-
-def vad_step_samples(settings: Settings) -> int | None:
-    """Return the samples of a window of the voice-activity model, None without one. Reads no file."""
-    if settings.vad == "off":
-        return None
-    from model.vad.silero import SileroVad
-
-    return SileroVad.step_samples
+    return LocalEngines(SileroVad.load())
 
 
 @dataclass(frozen=True, slots=True)

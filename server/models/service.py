@@ -27,8 +27,8 @@ from server.access.keys import read_secrets
 from server.coordination.coordinator import Coordinator, ModelSlots
 from server.coordination.limits import TICKET_TTL_S
 from server.errors import BadParameter, SettingsError, of_setting
-from server.models.engine_source import EnginePlan
-from server.models.loading import VAD_HZ, LoadedModel, LoadedVad, ModelCard
+from server.models.engine_source import EnginePlan, EngineSource
+from server.models.loading import VAD_HZ, VAD_WINDOW, LoadedModel, ModelCard
 from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.decoding.second_pass import SecondPass
@@ -184,7 +184,7 @@ class ServiceBuilder:
     def __init__(
         self,
         settings: Settings,
-        vad_model: LoadedVad | None,
+        vad: EngineSource | None,
         metrics: Metrics,
         clock: Callable[[], float],
         make_session: MakeSession,
@@ -193,7 +193,7 @@ class ServiceBuilder:
     ) -> None:
         """Raises: SettingsError, ModelError."""
         self._settings = settings
-        self._vad_model = vad_model
+        self._vad = vad
         self._metrics = metrics
         self._clock = clock
         self._make_session = make_session
@@ -276,11 +276,11 @@ class ServiceBuilder:
 
     def _voice(self, model: LoadedModel) -> VoiceRules | None:
         """Use of the voice-activity model; `auto` has none for another sample rate. Raises: SettingsError."""
-        if self._vad_model is None:
+        if self._vad is None:
             return None
         rate, ends_speech = model.facts.config.sample_rate, self._settings.vad == "silero"
         if rate == VAD_HZ:
-            return VoiceRules(self._vad_model.step_samples, ends_speech=ends_speech)
+            return VoiceRules(VAD_WINDOW, ends_speech=ends_speech)
         if ends_speech:
             raise SettingsError(
                 f"vad: silero needs a model at {VAD_HZ} Hz, and {model.name!r} takes {rate} Hz; use --vad auto"
@@ -289,13 +289,13 @@ class ServiceBuilder:
 
     def _engines(self, model: LoadedModel, voice: VoiceRules | None) -> Engines:
         settings, clock = self._settings, self._clock
-        facts, vad = model.facts, self._vad_model
+        facts, vad = model.facts, self._vad
         step_token = None if facts.device.type == "cuda" else next(self._step_tokens)
         plan = EnginePlan.of(settings, facts.config, f"model {model.name}")
         make_vad = None
         if vad and voice:
             vad_plan = EnginePlan.of(settings, facts.config, f"vad {model.name}", voice.window_samples)
-            make_vad = vad.engines.maker(vad_plan, next(self._step_tokens), clock)
+            make_vad = vad.maker(vad_plan, next(self._step_tokens), clock)
         return Engines(
             model.engines.maker(plan, step_token, clock),
             make_vad,

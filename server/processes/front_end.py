@@ -23,7 +23,7 @@ from server.app import Application, create_app
 from server.configuration.models_file import ModelEntry
 from server.coordination.remote import RemoteCoordinator
 from server.http.uvicorn_server import uvicorn_config
-from server.models.loading import LoadedModel, LoadedVad, load_decoders, vad_step_samples
+from server.models.loading import LoadedModel, load_decoders
 from server.models.registry import RegistryEntry, outlines_of
 from server.operations.drain import Phase
 from server.operations.gc_schedule import freeze_loaded_objects
@@ -176,11 +176,10 @@ async def work(process: ChildProcess) -> int:
     sources = RemoteEngines(process.channel)
     models, outlines = await _load(process, sources)
     coordinator = RemoteCoordinator(settings, process.channel, time.perf_counter)
-    window = vad_step_samples(settings)
     application = create_app(
         settings,
         models,
-        None if window is None else LoadedVad(window, sources),
+        None if settings.vad == "off" else sources,
         make_session=Session if tracing is None else tracing.session,
         outlines=outlines,
         coordinator=coordinator,

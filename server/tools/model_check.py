@@ -23,16 +23,12 @@ from model.decoder import decoder_of
 from model.facts import AcousticModel
 from model.published.published_model import PublishedModel
 from model.published.rows import SIZES, check_rows, tokens_of
-from server.audio.formats import AudioForm, Encoding
-from server.audio.pcm import downmix
-from server.audio.recordings.recording import Recording
-from server.errors import BadAudio, Refused
 from server.settings import Settings
+from server.tools.recordings import RecordingReader
 from server.tools.sherpa import as_shown, first_difference, sherpa_tokens, sherpa_version
 
 BATCHES = (1, 8, 32, 128)
 COMPARED = (1, 8)  # batch sizes at which the graph as published is timed, too
-LONGEST_S = 3_600.0  # limit of the audio's length
 Document = dict[str, Any]
 
 
@@ -47,7 +43,7 @@ class Asked:
 
 
 def check(asked: Asked, settings: Settings) -> Document:
-    """Load the model and measure everything. Raises: ModelError, BadAudio."""
+    """Load the model and measure everything. Raises: ModelError, AudioError."""
     started = time.perf_counter()
     model = load_model(
         asked.model,
@@ -158,7 +154,7 @@ def _compiled(model: PublishedModel, asked: Asked, settings: Settings) -> Docume
 
 def _recognized(model: AcousticModel, published: PublishedModel | None, path: Path) -> Document:
     """Transcribe a recording, and compare the tokens with those of sherpa-onnx."""
-    pcm = _read(path, model.config.sample_rate)
+    pcm = RecordingReader(lambda _: None)(path, model.config.sample_rate)
     config, tokens = model.config, model.facts.tokens
     if published is None:  # a published model needs no silence: its outputs end with the audio
         pcm = np.concatenate([pcm, np.zeros(config.flush_steps * config.step_samples, np.int16)])
@@ -188,18 +184,3 @@ def _sherpa(model: PublishedModel | None, ours: list[str], pcm: NDArray[np.int16
         "tokens": len(ours),
         **({} if different is None else {"first_difference": asdict(different)}),
     }
-
-
-def _read(path: Path, sample_rate: int) -> NDArray[np.int16]:
-    """Read a file of any format accepted for uploads as mono samples (S,). Raises: BadAudio, which names the file."""
-    blocks = []
-    try:
-        form = AudioForm(Encoding.CONTAINER, None)
-        recording = Recording(path.read_bytes(), form, rate=sample_rate, max_s=LONGEST_S)
-        while (block := recording.next_block()) is not None:
-            blocks.append(downmix(block))
-    except OSError as error:
-        raise BadAudio(f"{path}: {error.strerror}") from error
-    except Refused as error:
-        raise BadAudio(f"{path}: {error}") from error
-    return np.concatenate(blocks)

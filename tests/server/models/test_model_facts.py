@@ -19,13 +19,13 @@ from model.vad.silero import SileroVad
 from server.configuration.models_file import ModelEntry
 from server.models.engine_source import EnginePlan, LocalEngines
 from server.models.loading import (
+    VAD_WINDOW,
     LoadedModel,
     load_acoustic,
     load_decoders,
     load_local,
     load_models,
     load_vad,
-    vad_step_samples,
 )
 from server.models.registry import outlines_of
 from server.recognition.engines import MakeEngine
@@ -144,12 +144,9 @@ def test_models_are_loaded_by_the_function_that_is_given() -> None:
     assert calls == [(None, None), ("tutti-mandarin", Path("tutti-mandarin"))]
 
 
-def test_the_window_of_the_voice_activity_model_is_known_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    vad = load_vad(Settings(vad="silero"))
-    assert vad is not None
-    monkeypatch.delattr(SileroVad, "load")
-    assert vad_step_samples(Settings(vad="silero")) == vad.step_samples == 512
-    assert vad_step_samples(Settings(vad="off")) is None
+def test_the_window_of_the_voice_activity_model_is_known_without_it() -> None:
+    assert SileroVad.step_samples == VAD_WINDOW
+    assert load_vad(Settings(vad="off")) is None
 
 
 def test_an_engine_that_is_loaded_here_has_no_gpu_on_a_cpu() -> None:

@@ -21,7 +21,8 @@ from server.app import create_app
 from server.audio.pcm import PCM
 from server.configuration.addresses import open_address
 from server.http.uvicorn_server import uvicorn_config
-from server.models.loading import LoadedModel, LoadedVad
+from server.models.engine_source import LocalEngines
+from server.models.loading import LoadedModel
 from server.recognition.session import Session
 from server.serve import DrainingServer
 from server.settings import Settings
@@ -51,7 +52,7 @@ class LiveServer:
         self.settings = Settings(**({"port": 0, "max_streams": 64, "admin_local": True} | settings))
         one = not isinstance(model, Sequence)
         models = [LoadedModel.of(self.model, decoder or spelling_decoder())] if one else model
-        vad = None if vad_model is None else LoadedVad.of(vad_model)
+        vad = None if vad_model is None else LocalEngines(vad_model)
         parts = (models, vad, clock or perf_counter)
         self.application = create_app(self.settings, *parts, make_session=make_session, outlines=outlines)
         self.app, self.replica = self.application.asgi, self.application.replica
