@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from websockets.sync.client import connect
 
 from server.http.uvicorn_server import MAX_MESSAGE_BYTES, uvicorn_config
 from server.streaming import flow_control
@@ -26,13 +25,6 @@ def test_a_stream_over_the_longest_duration_is_flushed_and_closed_with_1008(
     assert (transcript(frames), frames[-1]["type"], code) == ("so far", "Metadata", 1008)
     assert "longest" in reason or "as long as" in reason
     server.wait_idle()
-
-
-def test_compression_is_refused_and_the_stream_works(live_server: Start) -> None:
-    with connect(live_server().url(), compression="deflate") as socket:
-        assert not socket.protocol.extensions
-        socket.send('{"type":"CloseStream"}')
-        assert "Results" in str(socket.recv())
 
 
 def test_messages_are_a_mebibyte_at_most_and_not_compressed() -> None:

@@ -15,7 +15,6 @@ from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import silence, spell
-from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 
@@ -38,12 +37,6 @@ def test_live_finals_have_its_words_and_it_is_counted(live_server: Start, decode
     assert server.metric("tutti_second_decode_wait_seconds_count") == 2
     assert server.metric("tutti_second_decode_queue") == 0
     assert server.metric("tutti_second_decode_failures_total") == 0
-
-
-def test_uploads_have_its_words(live_server: Start, decoder: ShoutingDecoder) -> None:
-    server = live_server(decoder=decoder)
-    assert said(server.http.post("/v1/listen", content=encoded(spell("one two"), "wav")).json()) == "one TWO"
-    assert server.metric("tutti_second_decode_seconds_count") == 1
 
 
 def test_where_it_fails_the_first_decodes_text_is_sent(live_server: Start, decoder: ShoutingDecoder) -> None:

@@ -19,7 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
-from tests.support.servers.live_server import Client, LiveServer, transcript
+from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import CONFIG, GatedSpellingModel, SpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
@@ -29,15 +29,6 @@ def distinct_words(count: int) -> list[str]:
     """Four-letter words that all differ, so that text of another stream shows."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return [letters[i % 26] + letters[(i * 7 + i // 26) % 26] + letters[(i * 11) % 26] + "o" for i in range(count)]
-
-
-def test_step_results_sends_a_result_for_every_step(live_server: Start) -> None:
-    with live_server().listen(step_results="true") as client:
-        client.send(np.concatenate([spell("one"), silence(3.0)]))
-        frames = client.finish()
-    ends = {round(f["start"] + f["duration"], 6) for f in frames if f["type"] == "Results"}
-    assert ends >= {round(0.08 * n, 6) for n in range(1, 41)}
-    assert all("tutti" in f for f in frames if f["type"] == "Results")
 
 
 def test_the_handshake_names_the_request_and_the_ignored_parameters(live_server: Start) -> None:
@@ -197,30 +188,6 @@ def test_a_dead_engine_ends_every_stream_and_readiness(live_server: Start) -> No
     assert refused.value.response.status_code == 503
 
 
-def test_a_full_server_refuses_before_the_handshake_and_takes_the_next_when_a_slot_is_back(live_server: Start) -> None:
-    server = live_server(max_streams=2)
-    with server.listen(), server.listen() as second:
-        with pytest.raises(InvalidStatus) as refused:
-            server.listen()
-        response = refused.value.response
-        assert response.status_code == 503
-        assert response.headers["Retry-After"] == "1"
-        assert response.headers["dg-error"] == "all streams are taken"
-        body = json.loads(response.body)
-        assert body["err_code"] == "SERVICE_UNAVAILABLE"
-        assert body["request_id"] == response.headers["dg-request-id"]
-        assert server.http.get("/readyz").status_code == 200, "a full replica is ready"
-        second.finish()
-        server.wait_until(lambda: server.replica.models.slots_used == 1)
-        with pytest.raises(InvalidStatus):
-            server.listen(channels=2, multichannel="true")
-        with server.listen() as third:
-            third.send(spell("in"))
-            assert transcript(third.finish()) == "in"
-    server.wait_idle()
-    assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 2
-
-
 class LevelVad:
     """A VAD model that takes non-zero samples for speech. 512 samples a step."""
 
@@ -304,17 +271,3 @@ def test_the_plain_endpoints_answer(live_server: Start) -> None:
     assert found["tutti_ready"].samples[0].value == 1
     edges = {s.labels["le"] for s in found["tutti_result_latency_seconds"].samples if "le" in s.labels}
     assert {"0.02", "0.1", "0.3"} <= edges, "objectives need an edge of their own"
-
-
-def test_streams_in_the_same_batch_get_their_own_text(live_server: Start) -> None:
-    model = GatedSpellingModel()
-    server = live_server(model=model)
-    texts = distinct_words(8)
-    clients: list[Client] = [server.listen() for _ in texts]
-    model.shut()
-    for client, text in zip(clients, texts, strict=True):
-        client.send(spell(text))
-    model.wait_inside()
-    model.open()
-    assert [transcript(client.finish()) for client in clients] == texts
-    assert max(model.rows) > 1

@@ -252,6 +252,8 @@ def test_a_full_replica_refuses_streams_of_every_model(live_server: Start) -> No
             server.listen(model=name)
     clients[0].finish()
     server.wait_until(lambda: server.replica.models.slots_used == 2)
+    with pytest.raises(InvalidStatus, match="503"):
+        server.listen(channels=2, multichannel="true")
     for client in (*clients[1:], server.listen(model="es")):
         client.finish()
 
