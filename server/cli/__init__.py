@@ -50,8 +50,8 @@ def _options(
 ) -> None: ...
 
 
-for command in (serve, doctor):
-    app.command(cls=SettingsCommand)(command)
+app.command(cls=SettingsCommand)(serve)
+app.command(cls=SettingsCommand)(doctor)
 for command in (transcribe, listen, loadtest, demo, ceiling, evaluate, drain, usage, replay):
     app.command(cls=CheckedCommand)(command)
 app.add_typer(model_commands, name="model")

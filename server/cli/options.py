@@ -121,6 +121,7 @@ class CheckedCommand(TyperCommand):
             if not value or (value.startswith("--") and value.endswith("=")):
                 raise typer.BadParameter(f"{value[:-1] or option}: must not be empty; leave it out")
         rest = super().parse_args(ctx, args)
+        parameter: Any
         for parameter in self.get_params(ctx):
             value = ctx.params.get(parameter.name)
             if isinstance(value, float) and not math.isfinite(value):

@@ -63,6 +63,7 @@ def test_the_closest_tag_wins_and_a_model_of_unknown_languages_takes_what_is_lef
     chosen = {tag: names(served).choose(None, tag) for tag in ("zh-TW", "zh-CN", "zh", "en-US", "sw", "x")}
     assert chosen == {"zh-TW": "zh-TW", "zh-CN": "zh-CN", "zh": "zh-CN", "en-US": "en", "sw": "any", "x": "any"}
     assert names(served).choose("ANY", "es") == "any"
+    assert names({"zh-TW": ("zh-TW",), "zh": ("zh",)}).choose(None, "zh") == "zh", "the tag itself before longer ones"
 
 
 @pytest.mark.parametrize("language", ["x!", "-1", "1e3", "en us", "en\n", "٣"])
