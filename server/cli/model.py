@@ -52,10 +52,10 @@ def check(
     """
     from model.errors import ModelError
     from server.cli.options import settings_from
-    from server.errors import Refused
     from server.tools.model_check import Asked
     from server.tools.model_check import check as examine
     from server.tools.model_check_report import lines
+    from tutti_asr_client.errors import AudioError
 
     try:
         document = examine(Asked(directory, audio, device, precision), settings_from({"threads": threads}))

@@ -187,23 +187,6 @@ def test_ceiling_prints_one_json_document() -> None:
     assert any(gains), "batching does not help"
 
 
-def test_ceiling_of_small_batches_prints_shares_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = import_module("model.evaluation.small_batches")
-    measure = small.measure_small
-    monkeypatch.setattr(small, "measure_small", lambda models: measure(models, rows=(1, 2), turns=1))
-    lines = ran("ceiling", "--small").stdout.splitlines()
-    assert [line.partition(",")[0] for line in lines if "products up to" in line] == ["int8", "fp32"]
-    assert len([line for line in lines if re.fullmatch(r" +[12] +[\d.]+ +[\d.]+ +\d+% +\d+%", line)]) == 4
-    document = json.loads(ran("ceiling", "--small", "--json").stdout.splitlines()[-1])
-    assert [(each["precision"], set(each["by_rows"])) for each in document["small"]] == [
-        ("int8", {"1", "2"}),
-        ("fp32", {"1", "2"}),
-    ]
-
-
-# Errors
-
-
 def one_line(result: Any, status: int = 2) -> str:
     """Return a command's error, which must be a single line."""
     assert result.exit_code == status, result.output
@@ -272,7 +255,6 @@ WRONG_USAGE = [  # arguments, and what the error names
     (["serve", "--model", "a=b", "--model", "c"], "--model"),
     (["serve", "--model", "a", "--models-file", "b"], "--models-file"),
     (["ceiling", "--device", "tpu"], "--device"),
-    (["ceiling", "--small", "--threads", "2"], "--threads"),
     (["calibrate", "--precision", "fp8"], "--precision"),
     (["plan", "--policy", "greedy"], "--policy"),
     (["plan", "--calibration", "absent.json"], "--calibration"),

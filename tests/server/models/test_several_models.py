@@ -19,7 +19,7 @@ from model.facts import ModelFacts
 from model.machine.device import CPU
 from server.errors import SettingsError
 from server.models.loading import LoadedModel
-from server.resume.seal import new_key
+from server.resume.tickets import new_key
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.needs import need_package

@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 from model.ctc.beam import BeamDecoder
 from server.models.loading import LoadedModel
 from server.recognition.request import EXCLUSIONS, FORKS, PACKED, Exclusion, exclusion_table, is_excluded
-from tests.server.models.test_grammars import Loud
+from tests.server.models.test_several_models import Titled
 from tests.support.protocols.listen_query import RAW, query
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.receipted import with_keys
@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=8),
         "en",
         ("en",),
-        grammars={"loud": Loud()},
+        grammars={"loud": Titled()},
         accurate=ShoutingDecoder(),
     )
     key_file, _ = with_keys(tmp_path_factory.mktemp("keys"))
