@@ -80,7 +80,7 @@ class Session:
         self.keyterms = SessionKeyterms(options.keyterms, self.channels, self.audio, decoder, self._step_s)
         self.resumption: Resumption | None = None  # of a resumable stream
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
-        self.unanswered = Unanswered()
+        self._unanswered = Unanswered()
         self._order: ResultOrder = ImmediateOrder()
         # Functions, not bound methods: a session that refers to itself is collected late.
         self._takes: dict[type, Callable[[Session, Any], list[Any]]] = {
@@ -117,7 +117,7 @@ class Session:
         if options.fork_after_s is not None and options.streams == 1:
             self._find_pauses(Pauses(options.fork_after_s if options.forks else math.inf))
         if isinstance(decoder, TwoPass) or (self._pauses is not None and options.forks):
-            self._order = self.pending = PendingFinals(options.streams, self._order, self.unanswered)
+            self._order = self.pending = PendingFinals(options.streams, self._order, self._unanswered)
             self._takes[Waited] = Session._waited
         self._on_work: list[Callable[[list[Work]], None]] = []
         if not isinstance(order := self._order, ImmediateOrder):
@@ -154,7 +154,7 @@ class Session:
     @property
     def backlog_s(self) -> float:
         """Audio sent to the engine whose results were not returned yet, per channel."""
-        return self.unanswered.steps * self._step_s / len(self.channels)
+        return self._unanswered.steps * self._step_s / len(self.channels)
 
     # Of the client
 
@@ -221,7 +221,7 @@ class Session:
         return []
 
     def _decoded(self, message: StepDecoded) -> list[Event]:
-        self.unanswered.steps -= 1
+        self._unanswered.steps -= 1
         events: list[Any] = self.channels[message.channel].decoded(message.tag)
         for stage in self._on_results:
             events = stage(message, events)
@@ -282,7 +282,7 @@ class Session:
             order(work)
         for number, piece in enumerate(work):
             if isinstance(piece.tag, StepTag):
-                self.unanswered.steps += 1
+                self._unanswered.steps += 1
                 silence_s = self.channels[piece.channel].sent(piece.pcm, piece.tag.marker)
                 for stage in self._on_step:
                     work[number] = stage(work[number], silence_s)

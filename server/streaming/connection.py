@@ -369,7 +369,7 @@ class Connection(ABC):
     def _answer_due(self) -> bool:
         """True while audio waits for the engine or the decoder."""
         queue = self._decode_queue
-        return self._session.unanswered.steps > 0 or (not queue.inline and queue.pending)
+        return self._session.backlog_s > 0 or (not queue.inline and queue.pending)
 
     def _resume_reading_if_low(self) -> None:
         """Resume reading if the backlog is low enough; called whenever it has decreased."""
