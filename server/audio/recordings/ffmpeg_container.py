@@ -15,6 +15,7 @@ from av.audio.frame import AudioFrame
 
 from server.audio.ffmpeg_codec import frame_samples
 from server.audio.pcm import BLOCK_S, PCM
+from server.audio.recordings.riff import without_metadata
 from server.errors import BadAudio, NotTaken
 
 CODECS = (
@@ -36,7 +37,7 @@ class AvSource:
         options = {"codec_whitelist": ",".join(CODECS), "protocol_whitelist": "none", "probesize": str(PROBE_BYTES)}
         try:
             self._container = av.open(
-                io.BytesIO(body),
+                io.BytesIO(without_metadata(body)),
                 "r",
                 format=kind,
                 options=options,

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.audio.recordings.riff import without_metadata
 from server.errors import BadAudio, MediaError, NotTaken, Refused, Undecodable
 from tests.support.audio.media_files import container, pieces, speech, streamed, uploaded
 
@@ -263,3 +264,15 @@ for body in hostile():
 def test_metadata_of_impossible_sizes_is_skipped_at_once() -> None:
     """In a process of its own, because a library that loops cannot be interrupted."""
     subprocess.run([sys.executable, "-c", READ_ALL], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("magic", [b"RIFF", b"RIFX"])
+def test_metadata_does_not_reach_ffmpeg(magic: bytes) -> None:
+    """It allocates the size that a list announces."""
+    note = b"INFOISFT\x04\0\0\0abcd"
+    listed = adpcm(magic, (b"LIST", len(note), note))
+    assert without_metadata(TAG + listed) == listed[:8] + adpcm(magic)[8:]
+    for body in (b"", b"RIFF", b"fLaC" + bytes(20), TAG, b"RIFF\0\0\0\0AVI " + bytes(20), bytes(100)):
+        assert without_metadata(body) == body
+    announced = adpcm(b"RIFF", (b"LIST", 0x8000001A, note))
+    assert len(without_metadata(announced)) < len(announced)
