@@ -204,12 +204,12 @@ class EngineHost:
         kind = MODEL if name.startswith(MODEL) else VAD
         acoustic = await self._model(name.removeprefix(kind))
         model: BatchedModel = acoustic
-        samples, digest = acoustic.config.step_samples, acoustic.facts.digest
+        plan, digest = EnginePlan.of(self._settings, acoustic.config, name), acoustic.facts.digest
         if kind == VAD:
             if self._vad is None:
                 raise ServerNotReady("no voice-activity model is loaded")
-            model, samples, digest = self._vad, self._vad.step_samples, self._vad.digest
-        plan = EnginePlan.of(self._settings, acoustic.config, name, samples)
+            model, digest = self._vad, self._vad.digest
+            plan = EnginePlan.of(self._settings, acoustic.config, name, self._vad.step_samples)
         engine = EngineServer(
             await asyncio.to_thread(plan.slots_of, model),
             policy=plan.policy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -28,6 +29,7 @@ from server.models.loading import (
     load_vad,
 )
 from server.models.registry import outlines_of
+from server.processes.engine_host import EngineHost
 from server.recognition.engines import MakeEngine
 from server.settings import Settings
 from tests.support.decoding.without_weights import NoEngines, decoded, decoded_without, other_process
@@ -129,6 +131,30 @@ def test_the_plan_of_a_voice_activity_engine_has_its_own_steps() -> None:
     assert vad.max_queued > speech.max_queued
     assert speech.capacity == vad.capacity + settings.fork_slots
     assert replace(vad, step_s=speech.step_s, max_queued=speech.max_queued, capacity=speech.capacity) == speech
+
+
+class SlotsAsked(Exception):
+    """Carries the capacity for which a model was asked for slots."""
+
+
+class Asking(SpellingModel):
+    """A model that only says how many slots it was asked for."""
+
+    def slots(self, *, capacity: int, **_: Any) -> Any:
+        raise SlotsAsked(capacity)
+
+
+def test_an_engine_host_has_slots_for_forks_as_a_server_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, model = object.__new__(EngineHost), Asking()
+
+    async def loaded(*_: Any) -> Asking:
+        return model
+
+    monkeypatch.setattr(EngineHost, "_model", loaded)
+    host._settings, host._vad = Settings(max_streams=5), None
+    with pytest.raises(SlotsAsked) as asked:
+        asyncio.run(host._start("model spelling"))
+    assert asked.value.args == (EnginePlan.of(host._settings, model.config, "model spelling").capacity,)
 
 
 def test_models_are_loaded_by_the_function_that_is_given() -> None:
