@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from model import checkpoint
 from model.errors import ModelError, require
 from server.cli.errors import fail
 
@@ -26,6 +25,7 @@ def export(
     """Export a checkpoint to ONNX for sherpa-onnx, as a streaming NeMo CTC model."""
     for package in ("torch", "onnx"):
         require(package, "onnx", "tutti export")
+    from model import checkpoint
     from model.torch_network.checkpoint import load_network
     from tutti_asr_lab import export_onnx
 

@@ -152,9 +152,9 @@ def test_an_engine_host_has_slots_for_forks_as_a_server_of_one_process(monkeypat
 
     monkeypatch.setattr(EngineHost, "_model", loaded)
     host._settings, host._vad = Settings(max_streams=5), None
-    with pytest.raises(SlotsAsked) as asked:
+    with pytest.raises(SlotsAsked) as error:
         asyncio.run(host._start("model spelling"))
-    assert asked.value.args == (EnginePlan.of(host._settings, model.config, "model spelling").capacity,)
+    assert error.value.args == (EnginePlan.of(host._settings, model.config, "model spelling").capacity,)
 
 
 def test_models_are_loaded_by_the_function_that_is_given() -> None:
