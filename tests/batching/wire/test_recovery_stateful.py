@@ -18,6 +18,7 @@ from tests.support.streams.engine_bench import step
 from tests.support.streams.wire_bench import DrivenEngineServer, Recovering
 
 MAX_QUEUED = 6
+ROUNDS = 4  # hypothesis leaves out some rules of an example, and so may one round most of them
 
 
 @dataclass
@@ -205,5 +206,9 @@ def test_no_event_is_lost_repeated_or_changed_by_engines_that_end(model: type[Ec
         seen: ClassVar[dict[str, int]] = {}
 
     options = settings(max_examples=100, stateful_step_count=50, deadline=None, database=None)
-    run_state_machine_as_test(Machine, settings=options)
-    assert min(Machine.seen.get(name, 0) for name in ("lost", "repeated", "dropped", "restored")) > 3, Machine.seen
+    for _ in range(ROUNDS):
+        run_state_machine_as_test(Machine, settings=options)
+        least = min(Machine.seen.get(name, 0) for name in ("lost", "repeated", "dropped", "restored"))
+        if least > 3:
+            break
+    assert least > 3, Machine.seen
