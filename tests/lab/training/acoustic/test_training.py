@@ -87,6 +87,13 @@ def weights_after(made):
     return made.network.state_dict()
 
 
+def test_the_same_seed_gives_the_same_weights(corpus_folder):
+    one, two = (weights_after(trainer(corpus_folder, recipe(updates=6))) for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    other = weights_after(trainer(corpus_folder, recipe(updates=6, seed=2)))
+    assert not torch.equal(one["head.weight"], other["head.weight"])
+
+
 def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(corpus_folder):
     chosen = recipe(updates=8, micro_batch_s=10.0)
     undisturbed = weights_after(trainer(corpus_folder, chosen))
