@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model import checkpoint
+from model.attention.checkpoint import load_attention
+from model.attention_config import AttentionConfig
 from model.errors import CheckpointError, PrecisionError
 from model.facts import AcousticModel
 from model.int8_model import Int8Model
@@ -50,7 +52,14 @@ def load_own(
 ) -> AcousticModel:
     """Read a checkpoint; see `load_model`. Raises: CheckpointError, PrecisionError."""
     path = checkpoint.SHIPPED if path is None else checkpoint.named(path)
-    checkpoint.streaming_outline(path)
+    config, _ = checkpoint.streaming_outline(path)
+    if isinstance(config, AttentionConfig):
+        if precision not in {"auto", "int8"} or device == "cuda":
+            raise PrecisionError(
+                f"{path} runs in 8-bit integers on the CPU alone: leave --precision and --device at auto, "
+                "or choose a network that has the other forms, --model tutti-gru"
+            )
+        return load_attention(path, threads=1 if threads is None else threads_of(threads))
     quantized, digest = checkpoint.load_quantized(path)
     place = resolve_device(device)
     precision = resolve_precision(precision, place, quantized=quantized is not None)

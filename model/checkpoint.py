@@ -20,6 +20,7 @@ from safetensors import deserialize
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as encoded
 
+from model.attention_config import OwnConfig, own_config_of
 from model.config import MACRO_LANGUAGES, PAIRS, SHIPPED_WEIGHTS, ModelConfig, shipped_named
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
@@ -83,15 +84,19 @@ def save_quantized(network: QuantizedNetwork, path: Path) -> None:
     """Write integers, scales, the float32 tensors and the configuration."""
     arrays: dict[str, NDArray[Any]] = dict(network.tensors)
     for name, module in products_of(network.config).items():
-        product = network.products[name]
-        arrays |= {
-            f"{module}.weight": product.weight,
-            f"{module}.weight_scale": product.scale,
-            f"{module}.bias": product.bias,
-            f"{module}.input_scale": np.array(product.input_scale, np.float32),
-            f"{module}.input_zero": np.array(product.input_zero, np.uint8),
-        }
+        arrays |= product_arrays(module, network.products[name])
     write(path, network.config, encoded({name: np.asarray(array, order="C") for name, array in arrays.items()}))
+
+
+def product_arrays(module: str, product: QuantizedProduct) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a product, by their names in a checkpoint."""
+    return {
+        f"{module}.weight": product.weight,
+        f"{module}.weight_scale": product.scale,
+        f"{module}.bias": product.bias,
+        f"{module}.input_scale": np.array(product.input_scale, np.float32),
+        f"{module}.input_zero": np.array(product.input_zero, np.uint8),
+    }
 
 
 def load_quantized(path: Path) -> tuple[QuantizedNetwork | None, str]:
@@ -99,7 +104,7 @@ def load_quantized(path: Path) -> tuple[QuantizedNetwork | None, str]:
 
     Raises: CheckpointError naming the file, the error, and what to do.
     """
-    config, blob = read(path)
+    config, blob = read_recurrent(path)
     try:
         return quantized_of(config, blob), digest_of(blob)
     except Exception as error:  # safetensors raises an untyped error of its own
@@ -132,36 +137,36 @@ def dequantized(network: QuantizedNetwork) -> dict[str, NDArray[np.float32]]:
     return arrays
 
 
-def outline(path: Path) -> tuple[ModelConfig, str]:
+def outline(path: Path) -> tuple[OwnConfig, str]:
     """Read a checkpoint's configuration and the SHA-256 of its file, without weights. Raises: CheckpointError."""
     config, blob = read(path)
     return config, digest_of(blob)
 
 
-def streaming_outline(path: Path) -> tuple[ModelConfig, str]:
+def streaming_outline(path: Path) -> tuple[OwnConfig, str]:
     """As `outline`, for a model that serves streams. Raises: CheckpointError, also for a segment model."""
     config, digest = outline(path)
     must_stream(config, f"{path}")
     return config, digest
 
 
-def must_stream(config: ModelConfig, name: str) -> None:
+def must_stream(config: OwnConfig, name: str) -> None:
     """Check that a network can process audio step by step. Raises: CheckpointError."""
-    if config.backward:
+    if isinstance(config, ModelConfig) and config.backward:
         raise CheckpointError(
             f"{name} has backward layers: it reads whole segments, for accurate finals (--finals accurate), "
             "and cannot serve streams; choose a model without such layers"
         )
 
 
-def write(path: Path, config: ModelConfig, blob: bytes) -> None:
+def write(path: Path, config: OwnConfig, blob: bytes) -> None:
     """Write a checkpoint: its configuration, and its tensors in safetensors format."""
     described = json.dumps(config.to_dict(), indent=1, ensure_ascii=False)
     write_atomically(path.with_suffix(".json"), described.encode() + b"\n")
     write_atomically(path, blob)
 
 
-def read(path: Path) -> tuple[ModelConfig, bytes]:
+def read(path: Path) -> tuple[OwnConfig, bytes]:
     """Return a checkpoint's configuration and its tensors as stored. Raises: CheckpointError."""
     try:
         blob = path.read_bytes()
@@ -170,10 +175,20 @@ def read(path: Path) -> tuple[ModelConfig, bytes]:
     return read_config(path), blob
 
 
-def read_config(path: Path) -> ModelConfig:
+def read_recurrent(path: Path) -> tuple[ModelConfig, bytes]:
+    """As `read`, for a network of the Deep Speech 2 line. Raises: CheckpointError, also for another one."""
+    config, blob = read(path)
+    if not isinstance(config, ModelConfig):
+        raise CheckpointError(
+            f"{path} is an attention network, of which there is the 8-bit form alone: use --precision int8 or auto"
+        )
+    return config, blob
+
+
+def read_config(path: Path) -> OwnConfig:
     """Return a checkpoint's configuration; its tensors are not read. Raises: CheckpointError."""
     try:
-        return ModelConfig.from_dict(json.loads(path.with_suffix(".json").read_bytes()))
+        return own_config_of(json.loads(path.with_suffix(".json").read_bytes()))
     except OSError as error:
         raise _cannot_read(error) from error
     except (ValueError, TypeError) as error:
@@ -212,22 +227,34 @@ def _numbers(config: ModelConfig, arrays: Arrays) -> QuantizedNetwork:
     expected = state_shapes(config)
     products: dict[str, QuantizedProduct] = {}
     for name, module in products_of(config).items():
-        weight, bias = left.pop(f"{module}.weight"), left.pop(f"{module}.bias")
-        scale = left.pop(f"{module}.weight_scale")
-        if weight.dtype != np.int8 or int(np.abs(weight.astype(np.int16)).max()) > LARGEST_WEIGHT:
-            raise ValueError(f"{module}.weight must be 8-bit integers within ±{LARGEST_WEIGHT}")
-        wanted = expected.pop(f"{module}.weight")
-        if weight.shape != wanted or {bias.shape, scale.shape} != {wanted[:1]}:
-            raise ValueError(f"{module} must have the shape {wanted}, not {weight.shape}")
+        products[name] = take_product(left, module, expected.pop(f"{module}.weight"))
         del expected[f"{module}.bias"]
-        input_scale, input_zero = left.pop(f"{module}.input_scale"), left.pop(f"{module}.input_zero")
-        products[name] = QuantizedProduct(
-            weight=weight,
-            scale=scale.astype(np.float32),
-            bias=bias.astype(np.float32),
-            input_scale=float(input_scale),
-            input_zero=int(input_zero),
-        )
-    if {name: array.shape for name, array in left.items()} != expected:
-        raise ValueError(f"it has {', '.join(sorted(left))} and should have {', '.join(sorted(expected))}")
+    must_have_shapes(left, expected)
     return QuantizedNetwork(config, products, {name: array.astype(np.float32) for name, array in left.items()})
+
+
+def take_product(arrays: dict[str, NDArray[Any]], module: str, shape: tuple[int, ...]) -> QuantizedProduct:
+    """Remove a product of `shape` (out, in) from a checkpoint's tensors, and return it.
+
+    Raises: KeyError or ValueError for tensors that are missing or have other shapes or values.
+    """
+    weight, bias = arrays.pop(f"{module}.weight"), arrays.pop(f"{module}.bias")
+    scale = arrays.pop(f"{module}.weight_scale")
+    if weight.dtype != np.int8 or int(np.abs(weight.astype(np.int16)).max()) > LARGEST_WEIGHT:
+        raise ValueError(f"{module}.weight must be 8-bit integers within ±{LARGEST_WEIGHT}")
+    if weight.shape != shape or {bias.shape, scale.shape} != {shape[:1]}:
+        raise ValueError(f"{module} must have the shape {shape}, not {weight.shape}")
+    input_scale, input_zero = arrays.pop(f"{module}.input_scale"), arrays.pop(f"{module}.input_zero")
+    return QuantizedProduct(
+        weight=weight,
+        scale=scale.astype(np.float32),
+        bias=bias.astype(np.float32),
+        input_scale=float(input_scale),
+        input_zero=int(input_zero),
+    )
+
+
+def must_have_shapes(arrays: Arrays, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Check the tensors that are no product's. Raises: ValueError."""
+    if {name: array.shape for name, array in arrays.items()} != expected:
+        raise ValueError(f"it has {', '.join(sorted(arrays))} and should have {', '.join(sorted(expected))}")

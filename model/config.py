@@ -127,6 +127,19 @@ class ModelConfig:
         """Steps of silence that flush the last letters through the lookahead buffer, and `TAIL_FRAMES` more."""
         return -(-(self.lookahead + TAIL_FRAMES) // self.frames_per_step)
 
+    @property
+    def product_operations(self) -> float:
+        """Multiplications and additions of a GRU's recurrent product, the largest of a step, for a stream."""
+        return 6.0 * self.hidden**2
+
+    @property
+    def step_operations(self) -> float:
+        """Multiplications and additions of one step of one stream in the weight matrices."""
+        conv0 = 2 * PAIRS * self.mel_bins * self.conv_channels
+        conv1 = 2 * PAIRS * self.conv_channels * self.hidden
+        grus, dense, head = self.layers * 6 * self.hidden**2, self.hidden**2, self.hidden * self.outputs
+        return 2.0 * self.frames_per_step * (2 * conv0 + conv1 + grus + dense + head)  # conv0 has twice the frames
+
     def steps_of(self, samples: int) -> int:
         """Number of steps of a recording of this many samples, including the flush; at least 1."""
         return max(1, -(-samples // self.step_samples) + self.flush_steps)

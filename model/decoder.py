@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import model
-from model.config import BEAMS, ModelConfig
+from model.attention_config import OwnConfig
+from model.config import BEAMS
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
 from model.ctc.interface import Decoder
@@ -122,7 +123,7 @@ def _grammar_files(folder: Path) -> list[Path]:
     return paths
 
 
-def own_search(config: ModelConfig, beams: int, language: Language, **options: Any) -> BeamDecoder:
+def own_search(config: OwnConfig, beams: int, language: Language, **options: Any) -> BeamDecoder:
     """The beam search over one of our models' outputs: phones where both sides know them, else letters."""
     return BeamDecoder(
         config.vocabulary,

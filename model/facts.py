@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from model.config import BLANK, ModelConfig
+from model.attention_config import OwnConfig
+from model.config import BLANK
 from model.ctc.tokens import Tokens
 from model.description import ModelDescription
 from model.machine.device import CPU, Device
@@ -34,19 +35,19 @@ class ModelFacts:
     undivided: str = ""  # why a step has one thread though more were asked for; empty if it has them
 
     @classmethod
-    def own(cls, config: ModelConfig, digest: str = "", precision: str = "", device: Device = CPU) -> ModelFacts:
+    def own(cls, config: OwnConfig, digest: str = "", precision: str = "", device: Device = CPU) -> ModelFacts:
         """Return the facts about a model of this project."""
         return cls(config, digest, precision, device, Tokens.of(config.vocabulary, BLANK))
 
     @property
     def published(self) -> bool:
         """Whether others published it: it is not a model of this project."""
-        return not isinstance(self.config, ModelConfig)
+        return not isinstance(self.config, OwnConfig)
 
     @property
-    def own_config(self) -> ModelConfig:
+    def own_config(self) -> OwnConfig:
         """Configuration of a model of this project, one that is not `published`."""
-        assert isinstance(self.config, ModelConfig), "it is published"
+        assert isinstance(self.config, OwnConfig), "it is published"
         return self.config
 
 

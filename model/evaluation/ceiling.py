@@ -15,7 +15,6 @@ from functools import partial
 import numba
 import numpy as np
 
-from model.config import PAIRS, ModelConfig
 from model.facts import AcousticModel
 
 WARM_UP, RUNS = 5, 30
@@ -80,20 +79,10 @@ def _gflops(model: AcousticModel, rows: int, step_ms: float) -> tuple[float | No
     if product is None:
         return None, None
     config = model.facts.own_config
-    operations = 6.0 * rows * config.hidden**2
     return (
-        round(operations / _median_ms(product) / 1e6, 1),
-        round(step_operations(config) * rows / step_ms / 1e6, 1),
+        round(config.product_operations * rows / _median_ms(product) / 1e6, 1),
+        round(config.step_operations * rows / step_ms / 1e6, 1),
     )
-
-
-def step_operations(config: ModelConfig) -> float:
-    """Multiplications and additions of one step of one stream in the weight matrices."""
-    c, h = config, config.hidden
-    conv0, conv1 = 2 * PAIRS * c.mel_bins * c.conv_channels, 2 * PAIRS * c.conv_channels * h
-    grus, dense, head = c.layers * 2 * 3 * h * h, h * h, h * c.outputs
-    per_frame = 2 * conv0 + conv1 + grus + dense + head  # the first convolution runs at twice the output rate
-    return 2.0 * c.frames_per_step * per_frame
 
 
 def _median_ms(work: Callable[[], object]) -> float:

@@ -9,21 +9,41 @@ Source: Cooley and Tukey 1965; the split of its result into that of the real sam
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.config import ModelConfig
 from model.int8.kernels import quantized
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
-from model.machine.compiled import compiled, int64_at
-from model.mel import FLOOR, mel_filters
+from model.machine.compiled import compiled, int64_at, uint8_at
+from model.mel import FLOOR, FeatureConfig
 
 FILTER_STEPS = (
     2**20
 )  # per unit: filter weights are multiples of this, so the last bit of a library's log10 does not matter
+
+
+Keep = Callable[[NDArray[Any]], int]
+
+
+class FeaturePlan(NamedTuple):
+    """Addresses of the tables, and sizes."""
+
+    window: int
+    twiddles: int
+    splits: int
+    order: int
+    bands: int
+    band_weights: int
+    mean: int
+    scale: int
+    window_vectors: int
+    fft_size: int
+    band_count: int
+    hop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +63,11 @@ class FeatureTables:
     weights: NDArray[np.float32]
 
     @classmethod
-    def of(cls, config: ModelConfig) -> FeatureTables:
-        """Compute the tables. Raises: ValueError if the size of the transform is not a power of two."""
+    def of(cls, config: FeatureConfig, filters: NDArray[np.float32]) -> FeatureTables:
+        """Compute the tables; `filters` (fft_size / 2 + 1, F).
+
+        Raises: ValueError if the size of the transform is not a power of two.
+        """
         size = config.fft_size
         if size & (size - 1):
             raise ValueError(f"fft_size {size} is not a power of two")
@@ -55,10 +78,10 @@ class FeatureTables:
         half = size // 2
         bits = half.bit_length() - 1
         order = [int(format(k, f"0{bits}b")[::-1], 2) for k in range(half)]
-        filters = np.round(mel_filters(config).astype(np.float64) * FILTER_STEPS) / FILTER_STEPS
+        rounded = np.round(filters.astype(np.float64) * FILTER_STEPS) / FILTER_STEPS
         bands: list[tuple[int, int, int]] = []
         weights: list[float] = []
-        for column in filters.T:
+        for column in rounded.T:
             used = np.flatnonzero(column)
             first, last = (int(used[0]), int(used[-1])) if len(used) else (0, 0)
             bands.append((first, last + 1 - first, len(weights)))
@@ -70,6 +93,25 @@ class FeatureTables:
             order=np.array(order, np.int64),
             bands=np.array(bands, np.int64),
             weights=np.array(weights, np.float32),
+        )
+
+    def plan(
+        self, config: FeatureConfig, keep: Keep, mean: NDArray[np.float32], scale: NDArray[np.float32]
+    ) -> FeaturePlan:
+        """Return the plan of compiled code; `keep` copies an array and returns its address; mean and scale (F,)."""
+        return FeaturePlan(
+            window=keep(self.window),
+            twiddles=keep(self.twiddles),
+            splits=keep(self.splits),
+            order=keep(self.order),
+            bands=keep(self.bands),
+            band_weights=keep(self.weights),
+            mean=keep(mean),
+            scale=keep(scale),
+            window_vectors=len(self.window) // LANES,
+            fft_size=config.fft_size,
+            band_count=len(self.bands),
+            hop=config.hop_samples,
         )
 
 
@@ -193,3 +235,36 @@ def power_of_rows(work: int, tables: tuple[int, int, int], size: int, rows: int)
         low, high = order[k], order[(half - k) % half]
         out = rows + k * ROW
         split_power(work + low * 2 * ROW, work + high * 2 * ROW, splits + 8 * k, out, rows + (half - k) * ROW)
+
+
+@compiled
+def feature_bytes(
+    plan: FeaturePlan,
+    limits: int,
+    work: tuple[int, int, int],
+    pcm: tuple[int, int],
+    frames: int,
+    count: int,
+    out: tuple[int, int],
+) -> None:
+    """Write the quantized features of `frames` frames of each of `count` streams: rows of `band_count` bytes.
+
+    `work`: addresses of LANES int64, of the power's rows (`fft_size` rows before it are used, too), of LANES bytes.
+    `pcm`, `out`: address of the first stream, and bytes from one stream to the next.
+    """
+    starts_at, power, band_at = work
+    starts, lanes, bands = int64_at(starts_at), uint8_at(band_at), int64_at(plan.bands)
+    tables = (plan.window, plan.twiddles, plan.splits, plan.order)
+    total = count * frames
+    for first in range(0, total, LANES):
+        for lane in range(LANES):
+            row, frame = divmod(min(first + lane, total - 1), frames)
+            starts[lane] = pcm[0] + row * pcm[1] + frame * plan.hop * 2
+        power_spectrum(starts_at, plan.window_vectors, tables, plan.fft_size, power)
+        for band in range(plan.band_count):
+            weights = plan.band_weights + bands[3 * band + 2] * 4
+            mean, scale = plan.mean + band * 4, plan.scale + band * 4
+            band_bytes(power + bands[3 * band] * ROW, weights, bands[3 * band + 1], mean, scale, limits, band_at)
+            for lane in range(min(LANES, total - first)):
+                row, frame = divmod(first + lane, frames)
+                uint8_at(out[0] + row * out[1] + frame * plan.band_count + band)[0] = lanes[lane]

@@ -10,19 +10,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.config import CONTEXT, ModelConfig
 from model.int8 import step as compiled
-from model.int8.features import FeatureTables
+from model.int8.features import FeatureTables, Keep
 from model.int8.kernels import LIMITS_BYTES
 from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS, first_sums, packed
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork, QuantizedProduct
 from model.int8.vectors import LANES, ROW
+from model.mel import mel_filters
 
 BLOCK = 32
 """Most steps of a compiled call: their work space fits the second-level cache. Source: measured, model/LOG.md."""
@@ -43,23 +44,15 @@ class PackedNetwork:
         self.config = config
         self._arrays = KeptArrays()  # their addresses are in the constants
         keep = self._arrays.keep
-        tables = FeatureTables.of(config)
+        tables = FeatureTables.of(config, mel_filters(config))
         self.constants = compiled.Constants(  # without the offsets of a call
             products=keep(self._products(network)),
-            window=keep(tables.window),
-            twiddles=keep(tables.twiddles),
-            splits=keep(tables.splits),
-            order=keep(tables.order),
-            bands=keep(tables.bands),
-            band_weights=keep(tables.weights),
-            mean=keep(network.tensors["features.mean"]),
-            scale=keep(network.tensors["features.scale"]),
+            features=tables.plan(config, keep, network.tensors["features.mean"], network.tensors["features.scale"]),
             lookahead=keep(network.tensors["lookahead.weight"]),
             conv0_offsets=0,
             conv1_offsets=0,
             row_offsets=0,
         )
-        self.window_vectors = len(tables.window) // LANES
         self.fields, self.state_bytes = _fields(config)
         self.calls = {steps: Call(self, steps, BLOCK // steps) for steps in CHUNKS}
         """By number of steps per stream."""
@@ -70,28 +63,34 @@ class PackedNetwork:
         """Size of what a step reads in addition to states, in bytes."""
         return self._arrays.nbytes
 
+    @property
+    def chunks(self) -> Sequence[int]:
+        """Numbers of steps per stream that a call may have."""
+        return CHUNKS
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one state to the next."""
+        return self.fields.stride
+
+    def work_space(self) -> WorkSpace:
+        """Return the work space of a thread."""
+        return WorkSpace(self.config)
+
+    def run(self, work: WorkSpace, memory: tuple[int, int, int, int], count: int, steps: int) -> None:
+        """Advance `count` streams by `steps` steps; `memory`: see `compiled.step`."""
+        self.calls[steps](work, memory, count)
+
     def _products(self, network: QuantizedNetwork) -> NDArray[np.int64]:
         """Return the table of products, one row each."""
         norms = {f"gru{i}.input": f"norms.{i}" for i in range(network.config.layers)} | {"dense": "norm"}
-        keep, rows = self._arrays.keep, []
+        config, keep, rows = network.config, self._arrays.keep, []
         for name, given in network.products.items():
-            product = _in_groups(given, network.config) if name == "head" else given
-            weights = packed(product)
-            columns = weights.shape[0] * COLUMNS
+            product = in_groups(given, len(config.vocabulary)) if name == "head" and config.phones else given
             norm = norms.get(name)
-            multiplier = product.scale * np.float32(product.input_scale)
             rows.append(
-                [
-                    keep(weights),
-                    weights.shape[1],
-                    weights.shape[0],
-                    keep(first_sums(product)),
-                    keep(_padded(multiplier, columns, 0.0)),
-                    keep(_padded(product.bias, columns, NO_SYMBOL if name == "head" else 0.0)),
-                    keep(limits_of(product.input_scale, product.input_zero)),
-                    keep(network.tensors[f"{norm}.weight"]) if norm else 0,
-                    keep(network.tensors[f"{norm}.bias"]) if norm else 0,
-                ]
+                product_row(product, keep, NO_SYMBOL if name == "head" else 0.0)
+                + [keep(network.tensors[f"{norm}.{part}"]) if norm else 0 for part in ("weight", "bias")]
             )
         return np.array(rows, np.int64)
 
@@ -108,7 +107,7 @@ class Call:
             np.arange(block * frames, dtype=np.int64) * config.hidden,
         )
         conv0, conv1, rows = (offsets.ctypes.data for offsets in self._offsets)
-        self.sizes = _sizes(config, network.window_vectors, steps)
+        self.sizes = _sizes(config, steps)
         self.constants = network.constants._replace(conv0_offsets=conv0, conv1_offsets=conv1, row_offsets=rows)
         self.fields, self.block = network.fields, block
 
@@ -117,10 +116,52 @@ class Call:
         compiled.step(compiled.Plan(self.sizes, self.fields, self.constants, work.addresses[self.block]), memory, count)
 
 
+class CompiledNetwork(Protocol):
+    """Constants of a network, and the compiled step over them."""
+
+    @property
+    def config(self) -> StepSizes:
+        """Sizes of its steps."""
+
+    @property
+    def chunks(self) -> Sequence[int]:
+        """Numbers of steps per stream that a call may have."""
+
+    @property
+    def fresh(self) -> NDArray[np.uint8]:
+        """State of a new stream, (state bytes,)."""
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one state to the next."""
+
+    def work_space(self) -> Any:
+        """Return the work space of a thread."""
+
+    def run(self, work: Any, memory: tuple[int, int, int, int], count: int, steps: int) -> None:
+        """Advance `count` streams by `steps` steps; `memory`: see `model.int8.step.step`."""
+
+
+class StepSizes(Protocol):
+    """Sizes of a network's steps."""
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of a step."""
+
+    @property
+    def frames_per_step(self) -> int:
+        """Frames of a step."""
+
+    @property
+    def outputs(self) -> int:
+        """Log-probabilities of a frame."""
+
+
 class Int8Slots:
     """Slots for `capacity` streams; implements `batching.SlotModel`, `WarmupSizes` and `Chunked` by structure."""
 
-    def __init__(self, network: PackedNetwork, *, capacity: int, largest: int, threads: int = 1) -> None:
+    def __init__(self, network: CompiledNetwork, *, capacity: int, largest: int, threads: int = 1) -> None:
         """Allocate the slots. A batch has at most `largest` rows, divided among `threads` if there are enough.
 
         Raises: ValueError for a capacity or a batch below 1.
@@ -133,10 +174,10 @@ class Int8Slots:
         self._inputs = np.zeros((largest, config.step_samples), np.int16)
         self._output_shape = config.frames_per_step, config.outputs
         self._slots = np.zeros(largest, np.int64)
-        stride = network.fields.stride
+        stride = network.stride
         self._slab = aligned(capacity * stride).reshape(capacity, stride)
-        self._slab[:, : network.state_bytes] = network.fresh
-        self._work = [WorkSpace(config) for _ in range(max(1, min(threads, -(-largest // LANES))))]
+        self._slab[:, : len(network.fresh)] = network.fresh
+        self._work = [network.work_space() for _ in range(max(1, min(threads, -(-largest // LANES))))]
         self._pool = ThreadPoolExecutor(len(self._work) - 1, "int8") if len(self._work) > 1 else None
 
     @property
@@ -152,12 +193,12 @@ class Int8Slots:
     @property
     def chunk_steps(self) -> Sequence[int]:
         """Numbers of steps per stream that a call may run."""
-        return [steps for steps in CHUNKS if steps <= len(self._inputs)]
+        return [steps for steps in self._network.chunks if steps <= len(self._inputs)]
 
     @property
     def state_bytes(self) -> int:
         """Bytes of an exported state."""
-        return self._network.state_bytes
+        return len(self._network.fresh)
 
     @property
     def warmup_sizes(self) -> Sequence[int]:
@@ -203,15 +244,14 @@ class Int8Slots:
         """Overwrite a slot's state with an exported one."""
         self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
 
-    def _run_rows(self, work: WorkSpace, out: NDArray[np.float32], first: int, last: int, steps: int) -> None:
-        network = self._network
+    def _run_rows(self, work: Any, out: NDArray[np.float32], first: int, last: int, steps: int) -> None:
         memory = (
             self._inputs.ctypes.data + first * steps * self._inputs.strides[0],
             self._slots.ctypes.data + first * self._slots.strides[0],
             self._slab.ctypes.data,
             out.ctypes.data + first * steps * out.strides[0],
         )
-        network.calls[steps](work, memory, last - first)
+        self._network.run(work, memory, last - first, steps)
 
 
 class WorkSpace:
@@ -249,13 +289,11 @@ class WorkSpace:
         """By streams of a block: 1 for a segment, or those of a call of the slots."""
 
 
-def _sizes(config: ModelConfig, window_vectors: int, steps: int) -> compiled.Sizes:
+def _sizes(config: ModelConfig, steps: int) -> compiled.Sizes:
     return compiled.Sizes(
         samples=steps * config.step_samples,
         overlap=config.window_samples - config.hop_samples,
         hop=config.hop_samples,
-        window_vectors=window_vectors,
-        fft_size=config.fft_size,
         bands=config.mel_bins,
         channels=config.conv_channels,
         hidden=config.hidden,
@@ -302,11 +340,23 @@ def limits_of(scale: float, zero: int) -> NDArray[np.uint8]:
     return record
 
 
-def _in_groups(head: QuantizedProduct, config: ModelConfig) -> QuantizedProduct:
+def product_row(product: QuantizedProduct, keep: Keep, padding: float) -> list[int]:
+    """Return the first seven columns of a product's row; `padding`: bias of the outputs that fill a panel."""
+    weights = packed(product)
+    columns = weights.shape[0] * COLUMNS
+    return [
+        keep(weights),
+        weights.shape[1],
+        weights.shape[0],
+        keep(first_sums(product)),
+        keep(_padded(product.scale * np.float32(product.input_scale), columns, 0.0)),
+        keep(_padded(product.bias, columns, padding)),
+        keep(limits_of(product.input_scale, product.input_zero)),
+    ]
+
+
+def in_groups(head: QuantizedProduct, letters: int) -> QuantizedProduct:
     """Return the head with padding columns after the letters, so that the phones start at a vector boundary."""
-    letters = len(config.vocabulary)
-    if not config.phones:
-        return head
     rows = _whole_vectors(letters) - letters
 
     def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:

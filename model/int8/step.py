@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from model.config import CONTEXT
 from model.int8 import kernels
-from model.int8.features import band_bytes, power_spectrum
+from model.int8.features import FeaturePlan, feature_bytes
 from model.int8.product import COLUMNS, PANEL_SUMS, multiply
 from model.int8.vectors import LANES, ROW
-from model.machine.compiled import ZERO, compiled, entry_point, int64_at, uint8_at
+from model.machine.compiled import ZERO, compiled, entry_point, int64_at
 
 # columns of the table of products, int64: addresses and counts
 WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, GAIN, SHIFT = range(9)
@@ -34,8 +34,6 @@ class Sizes(NamedTuple):
     samples: int
     overlap: int
     hop: int
-    window_vectors: int
-    fft_size: int
     bands: int
     channels: int
     hidden: int
@@ -81,14 +79,7 @@ class Constants(NamedTuple):
     """Addresses of the network's constants."""
 
     products: int
-    window: int
-    twiddles: int
-    splits: int
-    order: int
-    bands: int
-    band_weights: int
-    mean: int
-    scale: int
+    features: FeaturePlan
     lookahead: int
     conv0_offsets: int
     conv1_offsets: int
@@ -155,26 +146,15 @@ def _features(plan: Plan, states: States, inputs: int, count: int) -> None:
         kernels.copy_bytes(pcm + sizes.overlap * 2, inputs + row * sizes.samples * 2, sizes.samples * 2)
         kernels.copy_bytes(state + fields.pcm, pcm + sizes.samples * 2, sizes.overlap * 2)
         kernels.copy_bytes(work.conv0 + row * stride, state + fields.conv0, kept)
-    starts = int64_at(work.frames)
-    lanes = uint8_at(work.band)
-    bands = int64_at(constants.bands)
-    limits = _product(constants.products, CONV0)[LIMITS]
-    tables = (constants.window, constants.twiddles, constants.splits, constants.order)
-    total = count * frames
-    for first in range(0, total, LANES):
-        for lane in range(LANES):
-            row, frame = divmod(min(first + lane, total - 1), frames)
-            starts[lane] = work.pcm + (row * joined + frame * sizes.hop) * 2
-        power_spectrum(work.frames, sizes.window_vectors, tables, sizes.fft_size, work.power)
-        for band in range(sizes.bands):
-            power = work.power + bands[3 * band] * ROW
-            weights = constants.band_weights + bands[3 * band + 2] * 4
-            mean, scale = constants.mean + band * 4, constants.scale + band * 4
-            band_bytes(power, weights, bands[3 * band + 1], mean, scale, limits, work.band)
-            for lane in range(min(LANES, total - first)):
-                row, frame = divmod(first + lane, frames)
-                place = work.conv0 + row * stride + (CONTEXT + frame) * sizes.bands + band
-                uint8_at(place)[0] = lanes[lane]
+    feature_bytes(
+        constants.features,
+        _product(constants.products, CONV0)[LIMITS],
+        (work.frames, work.power, work.band),
+        (work.pcm, joined * 2),
+        frames,
+        count,
+        (work.conv0 + kept, stride),
+    )
     for row in range(count):
         state = slab + slot_of[row] * fields.stride
         kernels.copy_bytes(state + fields.conv0, work.conv0 + row * stride + frames * sizes.bands, kept)

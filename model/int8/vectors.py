@@ -93,6 +93,10 @@ class Vectors:
         wide = self.builder.sext(self.load(address, vector(I8)), vector(I32))
         return Ints(self.builder, wide).to_floats()
 
+    def bytes_as_ints(self, address: Any) -> Ints:
+        """Load sixteen unsigned 8-bit integers as 32-bit integers."""
+        return Ints(self.builder, self.builder.zext(self.load(address, vector(I8)), vector(I32)))
+
     def count(self, value: Any) -> Floats:
         """Convert a 64-bit integer to a float in all lanes."""
         return Floats(self.builder, splat(self.builder, self.builder.sitofp(self.number(value), F32), LANES))

@@ -39,6 +39,9 @@ ZERO = cast(int, np.int64(0))
 F = TypeVar("F", bound=Callable[..., Any])
 
 SOURCES = (
+    "attention/kernels",
+    "attention/plan",
+    "attention/step",
     "config",
     "ctc/kept_frames",
     "ctc/search/alignments",
@@ -201,5 +204,6 @@ def _reader(element: Any) -> Callable[[int], Any]:
 
 uint8_at = _reader(_numba.types.uint8)
 uint16_at = _reader(_numba.types.uint16)
+int32_at = _reader(_numba.types.int32)
 int64_at = _reader(_numba.types.int64)
 float32_at = _reader(_numba.types.float32)

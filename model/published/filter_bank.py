@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from model.int8.features import circle, clear_rows, power_of_rows, transposed, windowed
 from model.int8.vectors import LANES, ROW, Vectors, kernel
 from model.machine.compiled import compiled, entry_point, int64_at
+from model.mel import slaney_hz, slaney_mel
 from model.published.timing import FRAME_SAMPLES
 
 Floats = NDArray[np.float32]
@@ -124,10 +125,10 @@ def filters_of(options: Fbank, points: int) -> NDArray[np.float64]:
     """
     high = options.high_hz if options.high_hz > 0 else SAMPLE_RATE / 2 + options.high_hz
     hertz = [SAMPLE_RATE / points * k for k in range(points // 2 + 1)]
-    to_mel = _slaney if options.librosa else _kaldi
+    to_mel = slaney_mel if options.librosa else _kaldi
     edges = np.linspace(to_mel(options.low_hz), to_mel(high), BINS + 2)
     if options.librosa:
-        edges, places = np.array([_slaney_hz(mel) for mel in edges]), np.array(hertz)
+        edges, places = np.array([slaney_hz(mel) for mel in edges]), np.array(hertz)
     else:
         places = np.array([_kaldi(hz) for hz in hertz])
     left, center, right = (part[:, np.newaxis] for part in (edges[:-2], edges[1:-1], edges[2:]))
@@ -141,14 +142,6 @@ def filters_of(options: Fbank, points: int) -> NDArray[np.float64]:
 
 def _kaldi(hz: float) -> float:
     return 1127.0 * math.log(1.0 + hz / 700.0)
-
-
-def _slaney(hz: float) -> float:
-    return hz * 3 / 200 if hz <= 1_000 else 15 + 27 / math.log(6.4) * math.log(hz / 1_000)
-
-
-def _slaney_hz(mel: float) -> float:
-    return mel * 200 / 3 if mel <= 15 else 1_000 * math.exp((mel - 15) * math.log(6.4) / 27)
 
 
 def _bands(filters: NDArray[np.float64]) -> tuple[Longs, Floats]:

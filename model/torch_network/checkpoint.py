@@ -17,7 +17,7 @@ def load_network(path: Path) -> tuple[Network, str]:
 
     Raises: CheckpointError naming the file, the error, and what to do.
     """
-    config, blob = checkpoint.read(path)
+    config, blob = checkpoint.read_recurrent(path)
     network = Network(config)
     try:
         quantized = checkpoint.quantized_of(config, blob)

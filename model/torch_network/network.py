@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from model.config import CONTEXT, PAIRS, ModelConfig
-from model.mel import FLOOR, mel_filters
+from model.mel import FLOOR, FeatureConfig, mel_filters
 
 State = dict[str, Tensor]
 Entering = Callable[[Tensor], Tensor]
@@ -32,12 +34,12 @@ class LogMel(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: FeatureConfig, filters: NDArray[np.float32]) -> None:
         super().__init__()
         self.hop, self.length, self.fft_size = config.hop_samples, config.window_samples, config.fft_size
         self.overlap = config.window_samples - config.hop_samples
         self.register_buffer("window", torch.hann_window(config.window_samples), persistent=False)
-        self.register_buffer("filters", torch.from_numpy(mel_filters(config)), persistent=False)
+        self.register_buffer("filters", torch.from_numpy(filters), persistent=False)
         self.register_buffer("mean", torch.zeros(config.mel_bins))  # over the training set, stored with the weights
         self.register_buffer("scale", torch.ones(config.mel_bins))
 
@@ -226,7 +228,7 @@ class Network(nn.Module):
     def __init__(self, config: ModelConfig, dropout: float = 0.0) -> None:
         super().__init__()
         self.config = config
-        self.features = LogMel(config)
+        self.features = LogMel(config, mel_filters(config))
         self.conv0 = PairConv(config.mel_bins, config.conv_channels)
         self.conv1 = PairConv(config.conv_channels, config.hidden)
         self.norms = nn.ModuleList(nn.LayerNorm(config.hidden) for _ in range(config.layers))

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from model.acoustic import load_model
+from model.config import ModelConfig
 from model.decoder import resolve_decoder
 from model.errors import ManifestError, require
 from model.evaluation import compare
@@ -145,8 +146,8 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
                 "model_sha256": model.facts.digest,
             }
         )
-    if model.facts.published:
-        return facts  # a reduced precision is a separate graph, which cannot be compared
+    if not isinstance(model.config, ModelConfig):
+        return facts  # it has no other form here to compare with: a graph is a file of its own
     reduced = sorted({str(fact["precision"]) for fact in facts} - {"fp32"})
     if reduced:
         first = combinations[0]

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from model.acoustic import load_own
-from model.evaluation.ceiling import BATCHES, step_operations
+from model.evaluation.ceiling import BATCHES
 from model.facts import AcousticModel
 
 TURNS = 5
@@ -94,15 +94,15 @@ def _medians(works: dict[Work, Callable[[], object]], turns: int) -> dict[Work, 
 
 def _efficiency(model: AcousticModel, seconds: dict[Work, float], rows: Sequence[int]) -> Efficiency:
     """Speeds of one model."""
-    operations = 6.0 * model.facts.own_config.hidden**2  # of the product, for a row
+    config = model.facts.own_config
 
     def product_gflops(count: int) -> float:
-        return operations * count / seconds[model.facts.precision, "product", count] / 1e9
+        return config.product_operations * count / seconds[model.facts.precision, "product", count] / 1e9
 
     by_rows = {}
     for count in rows:
         step_s = seconds[model.facts.precision, "step", count]
-        step_gflops = step_operations(model.facts.own_config) * count / step_s / 1e9
+        step_gflops = config.step_operations * count / step_s / 1e9
         by_rows[count] = Rows(round(step_s * 1e3, 4), round(step_gflops, 2), round(product_gflops(count), 2))
     peak = max(product_gflops(count) for count in (*rows, PEAK_ROWS))
     return Efficiency(model.facts.precision, round(peak, 2), by_rows)

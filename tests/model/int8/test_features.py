@@ -8,6 +8,7 @@ import torch
 from model.config import ModelConfig
 from model.int8.features import FeatureTables, power_spectrum
 from model.int8.vectors import LANES
+from model.mel import mel_filters
 from model.torch_network.network import LogMel
 
 CONFIG = ModelConfig()
@@ -15,7 +16,7 @@ CONFIG = ModelConfig()
 
 def power_of(pcm, config):
     """Return the power of sixteen frames, (bins, 16) float32."""
-    tables, size = FeatureTables.of(config), config.fft_size
+    tables, size = FeatureTables.of(config, mel_filters(config)), config.fft_size
     starts = pcm.ctypes.data + 2 * config.hop_samples * np.arange(LANES, dtype=np.int64)
     rows = np.zeros((size + size // 2 + 1, LANES), np.float32)
 
@@ -40,7 +41,7 @@ def test_power_is_that_of_a_library_in_double_precision(size):
 
 
 def test_bands_weigh_the_bins_as_the_filters_of_the_network_do():
-    tables, filters = FeatureTables.of(CONFIG), LogMel(CONFIG).filters.numpy()
+    tables, filters = FeatureTables.of(CONFIG, mel_filters(CONFIG)), LogMel(CONFIG, mel_filters(CONFIG)).filters.numpy()
     for band, (first, count, at) in enumerate(tables.bands):
         weights = np.zeros(len(filters))
         weights[first : first + count] = tables.weights[at : at + count]
@@ -49,4 +50,4 @@ def test_bands_weigh_the_bins_as_the_filters_of_the_network_do():
 
 def test_a_transform_size_that_is_not_a_power_of_two_is_rejected():
     with pytest.raises(ValueError, match="600"):
-        FeatureTables.of(ModelConfig(fft_size=600))
+        FeatureTables.of(ModelConfig(fft_size=600), mel_filters(ModelConfig(fft_size=600)))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from model.config import ENGLISH
 from model.int8.quantized import QuantizedNetwork
 from model.int8.slots import BLOCK, CHUNKS, Int8Slots, PackedNetwork
+from model.mel import mel_filters
 from model.torch_model import TorchModel
 from model.torch_network.network import LogMel
 from tests.support.networks.quantized_networks import PHONES, random_quantized, random_slots
@@ -80,7 +81,7 @@ def test_phones_do_not_change_the_bits_of_the_letters():
 def test_features_that_are_carried_over_are_those_of_the_network():
     network, slots, pcm = random_quantized(), random_slots(), noise(1)[0]
     alone(slots, pcm)
-    features = LogMel(network.config)
+    features = LogMel(network.config, mel_filters(network.config))
     features.mean.copy_(torch.from_numpy(network.tensors["features.mean"]))
     features.scale.copy_(torch.from_numpy(network.tensors["features.scale"]))
     overlap = torch.zeros(1, network.config.window_samples - network.config.hop_samples, dtype=torch.int16)

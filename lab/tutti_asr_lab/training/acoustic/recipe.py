@@ -97,16 +97,20 @@ def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
     except ValueError as error:
         raise TrainingError(f"{path} is not a recipe: not JSON: {error}") from None
     try:
-        top = _section(values, "the recipe file", None)
-        recipe = _section(top.get("recipe", {}), "recipe", Recipe)
-        model = _section(top.get("model", {}), "model", ModelConfig)
-        augmentation = _section(recipe.pop("augmentation", {}), "augmentation", Augmentation)
-        return ModelConfig(**model), Recipe(**recipe, augmentation=Augmentation(**augmentation))
+        top = section(values, "the recipe file", None)
+        return ModelConfig(**section(top.get("model", {}), "model", ModelConfig)), recipe_of(top.get("recipe", {}))
     except (ValueError, TypeError, AttributeError) as error:
         raise TrainingError(f"{path} is not a recipe: {error}") from error
 
 
-def _section(values: Any, name: str, kind: type[Any] | None) -> dict[str, Any]:
+def recipe_of(values: Any) -> Recipe:
+    """Build the recipe of a JSON object. Raises: ValueError, TypeError."""
+    recipe = section(values, "recipe", Recipe)
+    augmentation = section(recipe.pop("augmentation", {}), "augmentation", Augmentation)
+    return Recipe(**recipe, augmentation=Augmentation(**augmentation))
+
+
+def section(values: Any, name: str, kind: type[Any] | None) -> dict[str, Any]:
     """Check a JSON object against the fields of `kind`; lists become tuples. Raises: ValueError with the wrong key."""
     if not isinstance(values, dict):
         raise ValueError(f"{name} must be a JSON object, not {_shown(values)}")  # noqa: TRY004 - an error in a file

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from model.attention_config import OwnConfig
 from model.checkpoint import products_of
-from model.config import ModelConfig
 from model.int8.quantized import LARGEST_INPUT
 from model.torch_network.network import Network
 
@@ -22,7 +22,7 @@ SHRINKS = np.geomspace(0.25, 1.0, 24)
 """Ends of ranges to try, as fractions of the largest value: 5 % apart; finer steps hardly change the error."""
 
 
-def in_rows(recordings: Sequence[NDArray[np.int16]], config: ModelConfig, steps: int = ROW_STEPS) -> Tensor:
+def in_rows(recordings: Sequence[NDArray[np.int16]], config: OwnConfig, steps: int = ROW_STEPS) -> Tensor:
     """Concatenate recordings (S,) int16 and split them into rows (B, steps * step_samples), without padding.
 
     Audio shorter than one row gives one shorter row.

@@ -81,8 +81,8 @@ def equalize(network: Network, inputs: dict[str, Tensor]) -> None:
     because the features of a new stream are zeros. The network's function does not change.
     """
     for i, norm in enumerate(network.norms):
-        _fold_norm(norm, network.grus[i].input, inputs[f"gru{i}.input"])  # type: ignore[arg-type]
-    _fold_norm(network.norm, network.dense, inputs["dense"])
+        fold_norm(norm, network.grus[i].input, inputs[f"gru{i}.input"])  # type: ignore[arg-type]
+    fold_norm(network.norm, network.dense, inputs["dense"])
     product = network.conv0.product
     frames = 2 * PAIRS
     x = inputs["conv0"].view(-1, product.in_features // frames)  # (N * frames, F)
@@ -92,7 +92,8 @@ def equalize(network: Network, inputs: dict[str, Tensor]) -> None:
     product.weight.mul_(divisor.repeat(frames))
 
 
-def _fold_norm(norm: nn.LayerNorm, product: nn.Linear, x: Tensor) -> None:
+def fold_norm(norm: nn.LayerNorm, product: nn.Linear, x: Tensor) -> None:
+    """Equalize the channels between a layer norm and a product with inputs x (N, in), in place."""
     center = x.mean(0)  # (in,)
     product.bias.add_(product.weight @ center)
     divisor = channel_divisor(x - center, product.weight, ranges(x - center), product.weight.abs().amax(0))

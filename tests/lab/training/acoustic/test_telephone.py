@@ -5,6 +5,7 @@ import pytest
 import soxr
 import torch
 
+from model.mel import mel_filters
 from model.recordings import read_manifest
 from model.torch_network.network import LogMel, Network
 from server.audio.pcm import Resampler
@@ -48,7 +49,7 @@ def test_the_codes_are_those_of_the_server(law):
 
 @pytest.mark.parametrize("law", LAWS)
 def test_a_line_gives_the_features_that_a_server_computes_from_a_call(law):
-    pcm, table, features = speech_like(), TABLES[law](), LogMel(TINY)
+    pcm, table, features = speech_like(), TABLES[law](), LogMel(TINY, mel_filters(TINY))
     call = np.rint(soxr.resample(pcm, RATE, LINE_RATE_HZ, quality="HQ") * 32_768).astype(np.int16)
     resampler = Resampler(LINE_RATE_HZ, RATE)
     decoded = table[coded(call, table)]

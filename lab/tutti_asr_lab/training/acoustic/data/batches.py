@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.config import TAIL_FRAMES, ModelConfig
+from model.attention_config import OwnConfig
+from model.config import TAIL_FRAMES
 from tutti_asr_lab.training.acoustic.augment import Augmenter, Samples, to_tensor
 from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.acoustic.data.draws import Purpose, draws
@@ -63,7 +64,7 @@ class BatchMaker:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: OwnConfig,
         corpus: Corpus,
         augmenter: Augmenter,
         seed: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from model.config import ModelConfig
+from model.attention_config import OwnConfig
 from model.errors import ManifestError
 from model.recordings import Utterance
 from model.text.normalization import comparable
@@ -14,7 +14,7 @@ _TONES = frozenset("012345")  # of pinyin syllables; the pronunciations need the
 _SHOWN = 60
 
 
-def spelled(utterances: Sequence[Utterance], config: ModelConfig) -> list[Utterance]:
+def spelled(utterances: Sequence[Utterance], config: OwnConfig) -> list[Utterance]:
     """Recordings with their texts in the vocabulary's symbols; capitals and marks are normalized.
 
     Raises: ManifestError for a text with other letters, or without any.

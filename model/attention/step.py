@@ -1,0 +1,354 @@
+"""Compiled step of the attention network for a batch: 16-bit samples in, log-probabilities of the new frames out.
+
+A step computes a window: the new frames, and those after them that it reads ahead. Attention reaches the keys and
+values of earlier new frames, which a ring keeps, and those of the window; only the new frames' are kept, because the
+next step computes the others again with more context. All products are exact integers, and what is between them is
+computed row by row, so a stream's outputs depend on its audio alone.
+"""
+
+from __future__ import annotations
+
+from model.attention import kernels
+from model.attention.plan import (
+    ATTENDED,
+    ATTENDING,
+    BIAS,
+    BLOCK_COLUMNS,
+    BLOCK_GAIN,
+    BLOCK_PRODUCTS,
+    BLOCK_SHIFT,
+    FACTORS,
+    FIRST,
+    GAIN,
+    GATED,
+    GROUPS,
+    INNER1,
+    INNER2,
+    KEY_LIMITS,
+    LIMITS,
+    MIXED,
+    MULTIPLIER,
+    PANELS,
+    PRODUCT_COLUMNS,
+    QUERY_LIMITS,
+    QUERY_ROWS,
+    SHIFT,
+    STEM,
+    TAPS,
+    TAPS_BIAS,
+    VALUE_LIMITS,
+    WEIGHTS,
+    Plan,
+    Work,
+    panel_bytes,
+    product_at,
+)
+from model.int8 import kernels as int8_kernels
+from model.int8.features import feature_bytes
+from model.int8.product import COLUMNS, DEPTH, PANEL_SUMS, multiply
+from model.int8.vectors import LANES, ROW
+from model.machine.compiled import ZERO, compiled, entry_point, float32_at, int32_at, int64_at
+from model.published.compiled.kernels import add_sums, layer_norm
+
+States = tuple[int, int, int]
+"""Addresses of the slots of a block's streams (int64) and of the slab of states; bytes from one state to the next."""
+STRIDE = 2  # of the stem: frames of features a frame
+FOUR = 4  # frames of a group of values
+
+
+@entry_point
+def step(plan: Plan, work: Work, memory: tuple[int, int, int, int], count: int) -> None:
+    """Advance `count` streams, block by block.
+
+    `memory`: addresses of the inputs (count, samples) int16, of their slots (count,) int64, of the slab of states, of
+    the outputs (count, new, letters + phones) float32.
+    """
+    inputs, slots, slab, out = memory
+    sizes, fields = plan.sizes, plan.fields
+    frame = (sizes.letters + sizes.phones) * 4
+    for first in range(0, count, work.most):
+        streams = min(work.most, count - first)
+        states = (slots + first * 8, slab, fields.stride)
+        _features(plan, work, states, inputs + first * sizes.samples * 2, streams)
+        _stem(plan, work, streams)
+        for block in range(sizes.blocks):
+            products = plan.constants.products + (1 + block * BLOCK_PRODUCTS) * PRODUCT_COLUMNS * 8
+            table = plan.constants.blocks + block * BLOCK_COLUMNS * 8
+            _feed_forward(plan, work, products, INNER1, streams)
+            _attention(plan, work, products, table, block, states, streams)
+            _convolution(plan, work, products, table, block, states, streams)
+            _feed_forward(plan, work, products, INNER2, streams)
+            _normalize(plan, work, table, streams)
+        _head(plan, work, streams, out + first * sizes.new * frame)
+        for row in range(streams):
+            int64_at(slab + int64_at(states[0])[row] * fields.stride + fields.position)[0] += sizes.new
+
+
+@compiled
+def _multiply(product: tuple[int, ...], inputs: int, offsets: int, rows: int, sums: int) -> None:
+    multiply(inputs, offsets, rows, product[WEIGHTS], product[GROUPS], product[PANELS], product[FIRST], sums)
+
+
+@compiled
+def _features(plan: Plan, work: Work, states: States, inputs: int, count: int) -> None:
+    """Join the kept and the new features of each stream in `work.mel`, and keep the last ones."""
+    sizes, fields = plan.sizes, plan.fields
+    slots, slab, state_stride = states
+    slot_of = int64_at(slots)
+    joined = (sizes.overlap + sizes.samples) * 2
+    stride = (STRIDE * sizes.window + 1) * sizes.bands
+    kept = stride - sizes.hops * sizes.bands
+    for row in range(count):
+        state, pcm = slab + slot_of[row] * state_stride, work.pcm + row * joined
+        int8_kernels.copy_bytes(pcm, state + fields.pcm, sizes.overlap * 2)
+        int8_kernels.copy_bytes(pcm + sizes.overlap * 2, inputs + row * sizes.samples * 2, sizes.samples * 2)
+        int8_kernels.copy_bytes(state + fields.pcm, pcm + sizes.samples * 2, sizes.overlap * 2)
+        int8_kernels.copy_bytes(work.mel + row * stride, state + fields.mel, kept)
+    limits = product_at(plan.constants.products, STEM)[LIMITS]
+    scratch = (work.frames, work.power, work.band)
+    feature_bytes(
+        plan.constants.features, limits, scratch, (work.pcm, joined), sizes.hops, count, (work.mel + kept, stride)
+    )
+    for row in range(count):
+        state = slab + slot_of[row] * state_stride
+        int8_kernels.copy_bytes(state + fields.mel, work.mel + row * stride + sizes.hops * sizes.bands, kept)
+
+
+@compiled
+def _stem(plan: Plan, work: Work, count: int) -> None:
+    """Compute the first convolution of all windows, into `work.x`."""
+    sizes, stem = plan.sizes, product_at(plan.constants.products, STEM)
+    rows = count * sizes.window
+    _multiply(stem, work.mel, plan.constants.stem_offsets, rows, work.sums)
+    for row in range(rows):
+        sums = work.sums + row * stem[PANELS] * PANEL_SUMS
+        kernels.stem_floats(sums, stem[MULTIPLIER], stem[BIAS], work.x + row * sizes.width * 4, sizes.width // LANES)
+
+
+@compiled
+def _norm(plan: Plan, work: Work, product: tuple[int, ...], rows: int) -> None:
+    """Quantize the layer norm of the rows of `work.x` for a product, into `work.bytes`."""
+    width, vectors = plan.sizes.width, plan.sizes.width // LANES
+    for row in range(rows):
+        x, out = work.x + row * width * 4, work.bytes + row * width
+        int8_kernels.norm_bytes(x, product[GAIN], product[SHIFT], product[LIMITS], out, vectors)
+
+
+@compiled
+def _add(plan: Plan, work: Work, product: tuple[int, ...], rows: int) -> None:
+    """Add a product's outputs to `work.x`."""
+    width, wide = plan.sizes.width, product[PANELS] * PANEL_SUMS
+    for row in range(rows):
+        sums, x = work.sums + row * wide, work.x + row * width * 4
+        add_sums(sums, product[MULTIPLIER], product[BIAS], x, width // LANES)
+
+
+@compiled
+def _feed_forward(plan: Plan, work: Work, products: int, first: int, count: int) -> None:
+    """Add a feed-forward layer; its half is in the outer product's scales."""
+    sizes, rows = plan.sizes, count * plan.sizes.window
+    inner, outer = product_at(products, first), product_at(products, first + 1)
+    _norm(plan, work, inner, rows)
+    _multiply(inner, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    for row in range(rows):
+        sums, out = work.sums + row * inner[PANELS] * PANEL_SUMS, work.bytes + row * sizes.inner
+        int8_kernels.silu_bytes(sums, inner[MULTIPLIER], inner[BIAS], outer[LIMITS], out, sizes.inner // LANES)
+    _multiply(outer, work.bytes, plan.constants.inner_offsets, rows, work.sums)
+    _add(plan, work, outer, rows)
+
+
+@compiled
+def _attention(plan: Plan, work: Work, products: int, table: int, block: int, states: States, count: int) -> None:
+    """Add attention over the kept and the window's frames."""
+    sizes, width, vectors = plan.sizes, plan.sizes.width, plan.sizes.width // LANES
+    slots, slab, stride = states
+    slot_of, at = int64_at(slots), int64_at(table)
+    rows = count * sizes.window
+    attending, attended = product_at(products, ATTENDING), product_at(products, ATTENDED)
+    _norm(plan, work, attending, rows)
+    _multiply(attending, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    multiplier, bias = attending[MULTIPLIER], attending[BIAS]
+    for row in range(rows):
+        sums, skipped = work.sums + row * attending[PANELS] * PANEL_SUMS, width * 4
+        query = work.queries + row * width
+        kernels.plain_bytes(sums, multiplier, bias, at[QUERY_LIMITS], query, vectors)
+        sums, key = sums + skipped, work.keys + row * width
+        kernels.plain_bytes(sums, multiplier + skipped, bias + skipped, at[KEY_LIMITS], key, vectors)
+        sums, value = sums + skipped, work.values + row * width
+        kernels.plain_bytes(sums, multiplier + 2 * skipped, bias + 2 * skipped, at[VALUE_LIMITS], value, vectors)
+    for row in range(count):
+        state = slab + slot_of[row] * stride
+        position = int64_at(state + plan.fields.position)[0]
+        cache = state + plan.fields.first_block + block * plan.fields.block
+        _keep(plan, work, cache, position, row * sizes.window)
+        _hide(plan, work, position)
+        for head in range(sizes.heads):
+            _attend(plan, work, cache, head, at[FACTORS] + head * 4, row * sizes.window)
+    for row in range(rows):
+        mixed, out = work.mixed + row * (width + LANES) * 4, work.bytes + row * width
+        int8_kernels.float_bytes(mixed, attended[LIMITS], out, vectors)
+    _multiply(attended, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    _add(plan, work, attended, rows)
+
+
+@compiled
+def _keep(plan: Plan, work: Work, cache: int, position: int, first: int) -> None:
+    """Write the keys and values of a window, from row `first`, into the columns of a block's cache.
+
+    Frames before the audio are left out; `position` and all sizes are multiples of four frames.
+    """
+    sizes, width = plan.sizes, plan.sizes.width
+    deep = width // sizes.heads
+    groups, panel = deep // DEPTH, panel_bytes(deep)
+    panels = sizes.columns // COLUMNS
+    for frame in range(sizes.window):
+        number = position + frame
+        if number < 0:
+            continue
+        column = number % sizes.ring if frame < sizes.new else sizes.ring + frame - sizes.new
+        words = int32_at(work.keys + (first + frame) * width)
+        to = int32_at(cache + (column // COLUMNS) * panel + column % COLUMNS * DEPTH)
+        for head in range(sizes.heads):
+            place = head * panels * panel // DEPTH
+            for group in range(groups):
+                to[place + group * COLUMNS] = words[head * groups + group]
+        if frame % FOUR == 0:
+            group_at = cache + plan.fields.values + column // FOUR * FOUR * width
+            kernels.interleaved_frames(work.values + (first + frame) * width, width, group_at, width // LANES)
+
+
+@compiled
+def _hide(plan: Plan, work: Work, position: int) -> None:
+    """Set `work.mask`, which is added to the scores of the columns: it hides those without a frame."""
+    sizes = plan.sizes
+    masks = float32_at(plan.constants.masks)
+    mask = float32_at(work.mask)
+    kept = min(max(position + sizes.new, ZERO), sizes.ring)
+    for column in range(sizes.columns):
+        mask[column] = masks[0] if column < kept else masks[1]
+    for frame in range(sizes.new, sizes.window):
+        if position + frame >= 0:
+            mask[sizes.ring + frame - sizes.new] = masks[0]
+
+
+@compiled
+def _attend(plan: Plan, work: Work, cache: int, head: int, factor: int, first: int) -> None:
+    """Write one head's averages of values into `work.mixed`, for the rows of a window from `first`."""
+    sizes, width = plan.sizes, plan.sizes.width
+    deep, panels = width // sizes.heads, sizes.columns // COLUMNS
+    keys = cache + head * panels * panel_bytes(deep)
+    wide, value_panels = panels * PANEL_SUMS, (deep + COLUMNS - 1) // COLUMNS
+    groups = sizes.columns // FOUR
+    _pack_values(cache + plan.fields.values + head * deep * FOUR, width * FOUR, groups, deep, work.panels)
+    zeros = work.scores + QUERY_ROWS * wide  # the sums of a query of zero points
+    multiply(
+        plan.constants.zero_points,
+        plan.constants.row_offsets,
+        1,
+        keys,
+        deep // DEPTH,
+        panels,
+        plan.constants.no_sums,
+        zeros,
+    )
+    for begin in range(0, sizes.window, QUERY_ROWS):
+        rows = min(QUERY_ROWS, sizes.window - begin)
+        queries = work.queries + (first + begin) * width + head * deep
+        offsets = plan.constants.row_offsets
+        multiply(queries, offsets, rows, keys, deep // DEPTH, panels, plan.constants.no_sums, work.scores)
+        for row in range(rows):
+            kernels.probability_bytes(
+                work.scores + row * wide,
+                zeros,
+                factor,
+                work.mask,
+                work.row,
+                work.probabilities + row * sizes.columns,
+                work.totals + row * ROW,
+                sizes.columns // LANES,
+            )
+        offsets = plan.constants.probability_offsets
+        sums = work.average_sums
+        multiply(work.probabilities, offsets, rows, work.panels, groups, value_panels, plan.constants.no_sums, sums)
+        for row in range(rows):
+            out = work.mixed + ((first + begin + row) * (width + LANES) + head * deep) * 4
+            kernels.averages(
+                sums + row * value_panels * PANEL_SUMS, work.totals + row * ROW, out, (deep + LANES - 1) // LANES
+            )
+
+
+@compiled
+def _pack_values(values: int, stride: int, groups: int, deep: int, out: int) -> None:
+    """Copy a head's values, groups of four frames `stride` bytes apart, into panels of 32 columns."""
+    panel = groups * COLUMNS * FOUR
+    for begin in range(0, deep, COLUMNS):
+        size = min(deep - begin, COLUMNS) * FOUR
+        for group in range(groups):
+            to = out + begin // COLUMNS * panel + group * COLUMNS * FOUR
+            int8_kernels.copy_bytes(to, values + group * stride + begin * FOUR, size)
+
+
+@compiled
+def _convolution(plan: Plan, work: Work, products: int, table: int, block: int, states: States, count: int) -> None:
+    """Add the gated convolution; frames after the window count as zeros."""
+    sizes, fields, width, vectors = plan.sizes, plan.fields, plan.sizes.width, plan.sizes.width // LANES
+    slots, slab, stride = states
+    slot_of, at = int64_at(slots), int64_at(table)
+    rows, half, before = count * sizes.window, width * 2, sizes.taps // 2
+    gated, mixed = product_at(products, GATED), product_at(products, MIXED)
+    _norm(plan, work, gated, rows)
+    _multiply(gated, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    for row in range(count):
+        state = slab + slot_of[row] * stride
+        position = int64_at(state + fields.position)[0]
+        cache = state + fields.first_block + block * fields.block + fields.convolution
+        int8_kernels.copy_bytes(work.joined, cache, before * half)
+        for frame in range(sizes.window):
+            place = work.joined + (before + frame) * half
+            if position + frame < 0:
+                int8_kernels.copy_bytes(place, plan.constants.no_sums, half)
+            else:
+                sums = work.sums + (row * sizes.window + frame) * gated[PANELS] * PANEL_SUMS
+                kernels.gated_halves(sums, gated[MULTIPLIER], gated[BIAS], place, vectors)
+        for frame in range(sizes.window):
+            out = work.bytes + (row * sizes.window + frame) * width
+            frames = work.joined + frame * half
+            kernels.convolved_bytes(frames, at[TAPS], at[TAPS_BIAS], mixed[LIMITS], out, vectors, sizes.taps)
+        int8_kernels.copy_bytes(cache, work.joined + sizes.new * half, before * half)
+    _multiply(mixed, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    _add(plan, work, mixed, rows)
+
+
+@compiled
+def _normalize(plan: Plan, work: Work, table: int, count: int) -> None:
+    """Replace the rows of `work.x` by the block's layer norm."""
+    at, width = int64_at(table), plan.sizes.width
+    for row in range(count * plan.sizes.window):
+        x = work.x + row * width * 4
+        layer_norm(x, at[BLOCK_GAIN], at[BLOCK_SHIFT], x, width // LANES)
+
+
+@compiled
+def _head(plan: Plan, work: Work, count: int, out: int) -> None:
+    """Compute the log-probabilities of the new frames; columns of phones start at a vector after those of letters."""
+    sizes, width = plan.sizes, plan.sizes.width
+    head = product_at(plan.constants.products, 1 + sizes.blocks * BLOCK_PRODUCTS)
+    rows = count * sizes.new
+    for row in range(count):
+        for frame in range(sizes.new):
+            x = work.x + (row * sizes.window + frame) * width * 4
+            place = work.bytes + (row * sizes.new + frame) * width
+            int8_kernels.float_bytes(x, head[LIMITS], place, width // LANES)
+    _multiply(head, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    every = head[PANELS] * (COLUMNS // LANES)
+    first = (sizes.letters + LANES - 1) // LANES if sizes.phones else every
+    multiplier, bias = head[MULTIPLIER], head[BIAS]
+    for row in range(rows):
+        sums = work.sums + row * head[PANELS] * PANEL_SUMS
+        letters = out + row * (sizes.letters + sizes.phones) * 4
+        int8_kernels.log_softmax(sums, multiplier, bias, work.outputs, first)
+        int8_kernels.copy_bytes(letters, work.outputs, sizes.letters * 4)
+        if sizes.phones:
+            skipped = first * ROW
+            int8_kernels.log_softmax(sums + skipped, multiplier + skipped, bias + skipped, work.outputs, every - first)
+            int8_kernels.copy_bytes(letters + sizes.letters * 4, work.outputs, sizes.phones * 4)
