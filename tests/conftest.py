@@ -53,6 +53,7 @@ SLOW = (
     "ecosystem/agents/test_livekit.py",
     "ecosystem/test_restart.py",
     "ecosystem/test_clients_page.py",
+    "ecosystem/test_whisper.py",
     "server/test_faults_engine.py",
     "server/models/test_two_languages.py",
     "server/http/test_browser_page.py",

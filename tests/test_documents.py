@@ -32,7 +32,7 @@ EXCEPTED = re.compile(r"[<>{}…]|\bNAME\b|^build/")  # placeholders, and what a
 OTHER_PROGRAMS = {"build", "pip", "pytest", "timeit", "venv"}
 ELSEWHERE = {  # by the file that names them
     "docs/training.md": {"calls/0001.wav", "calls/0002.wav"},  # the reader's recordings
-    "docs/models.md": {"model.onnx", "model.int8.onnx"},  # files of published models
+    "docs/models.md": {"model.onnx", "model.int8.onnx", "model.bin"},  # files of published models
     "lab/tutti_asr_lab/export_onnx.py": {"model.onnx", "model.int8.onnx"},  # files that it writes
     "server/protocols/vosk/adapter.py": {"websocket/asr_server.py"},  # of vosk-server's repository
     "tests/ecosystem/README.md": {"test.py"},  # of vosk-server's repository

@@ -21,7 +21,7 @@ THIRD_PARTIES = {  # that a package may import
         "fastapi", "matplotlib", "numpy", "pydantic", "safetensors", "torch", "typer", "uvicorn", "websockets",
     },
     "model": {
-        "cn2an", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnx", "onnxruntime",
+        "cn2an", "faster_whisper", "llvmlite", "matplotlib", "msgspec", "numba", "numpy", "onnx", "onnxruntime",
         "opencc", "pinyin_to_ipa", "pypinyin", "pyworld", "ray", "rich", "safetensors", "silero_vad", "soundfile",
         "soxr", "torch", "triton", "typer", "whisper_normalizer",
     },

@@ -73,6 +73,13 @@ def evaluate(
     ] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Also recognize the recordings with Whisper, for comparison: whisper:DIR, the folder of a model in "
+            "CTranslate2's form. Needs the extra `whisper`."
+        ),
+    ] = None,
     texts: Annotated[Path | None, typer.Option(help="Write all transcripts to this file, as JSON lines.")] = None,
     concurrency: Annotated[int, typer.Option(help="Recordings decoded at once.", min=1)] = 32,
     api_key: KeyOption = None,
@@ -99,13 +106,17 @@ def evaluate(
     query |= {"finals": finals} if finals else {}
     query |= {"interim_stability": interim_stability} if interim_stability else {}
     query |= {"language": language} if language and url is not None else {}
-    asked = Asked(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value, normalize.value)
+    asked = Asked(
+        *(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value, normalize.value),
+        against=_whisper_folder(against),
+        language=language,
+    )
     ours: dict[str, Any] = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "device": device}
     ours |= {"model": model_for(language, model)}
     ours |= {"grammars": grammars}
     try:
         if url is not None:
-            _refuse({**ours, "codec": codec})
+            _refuse({**ours, "codec": codec, "against": against})
             run_remote(asked, url, api_key)
         else:
             announce_compilation()
@@ -138,6 +149,16 @@ def _codecs(named: str | None) -> list[str | None]:
             "--codec", unknown[0], f"must be one of {', '.join([*TABLES, 'none'])}, or several with commas"
         )
     return [None if name == "none" else name for name in names]
+
+
+def _whisper_folder(against: str | None) -> Path | None:
+    """Return the folder of `whisper:DIR`. Raises: typer.BadParameter."""
+    from model.whisper import folder_of
+
+    try:
+        return None if against is None else folder_of(against)
+    except ValueError as error:
+        raise bad_option("--against", against, str(error)) from None
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from model.text.letters import has_ideographs
 from server.audio.pcm import PCM
 from server.audio.raw import alaw_table, mulaw_table
 from server.settings import Settings
-from server.tools.local import LocalTranscriber, open_local
+from server.tools.local import open_local
 from tutti_asr_client.errors import ClientError
 from tutti_asr_client.files.display import SilentDisplay
 from tutti_asr_client.files.file_result import Failed, Transcribed
@@ -39,12 +39,16 @@ TABLES: dict[str, Callable[[], PCM]] = {"mulaw": mulaw_table, "alaw": alaw_table
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Texts in manifest order, recognition time in seconds, and stability of partials if measured."""
+    """Texts in manifest order, recognition time in seconds, and stability of partials if measured.
+
+    `core_s`: processor time of the recognition, over all cores; None if another process recognized.
+    """
 
     utterances: Sequence[Utterance]
     texts: tuple[str, ...]
     elapsed_s: float
     stability: Stability | None = None
+    core_s: float | None = None
 
     def figures(self, normalization: Normalization = DEFAULT, *, by_part: bool = False) -> dict[str, object]:
         """Return, JSON-ready, error rates pooled and by source, speed, and a digest of all texts to compare runs.
@@ -69,6 +73,7 @@ class Evaluation:
             "audio_s": round(audio_s, 1),
             "elapsed_s": round(self.elapsed_s, 2),
             "real_time_factor": round(self.elapsed_s / audio_s, 5) if audio_s else None,
+            "core_s_per_hour": None if self.core_s is None or not audio_s else round(self.core_s * 3_600 / audio_s, 1),
             "texts_sha256": hashlib.sha256("\n".join(self.texts).encode()).hexdigest(),
             **({} if self.stability is None else {"partials": self.stability.figures()}),
         }
@@ -118,20 +123,27 @@ class Watch(SilentDisplay):
 
 
 async def evaluate(
-    utterances: Sequence[Utterance], opener: OpenTranscriber, concurrency: int, *, partials: bool = False
+    utterances: Sequence[Utterance],
+    opener: OpenTranscriber,
+    concurrency: int,
+    *,
+    partials: bool = False,
+    core_clock: Callable[[], float] | None = None,
 ) -> Evaluation:
     """Recognize all recordings, `concurrency` at once. Raises: EvaluationFailed naming the first failures.
 
-    One recording is run first without timing, to exclude compilation and loading from the speed.
+    One recording is run first without timing, to exclude compilation and loading from the speed. `core_clock`:
+    processor time, in seconds, of the process that recognizes; None: it is not known here.
     """
+    cores = core_clock or (lambda: 0.0)
     watch = Watch() if partials else None
     files = [u.audio for u in utterances]
     try:
         async with opener() as transcriber:
             await transcribe_files(files[:1], transcriber)
-            began_s = time.monotonic()
+            began_s, busy_s = time.monotonic(), cores()
             outcomes = await transcribe_files(files, transcriber, display=watch, concurrency=concurrency)
-            elapsed_s = time.monotonic() - began_s
+            elapsed_s, busy_s = time.monotonic() - began_s, cores() - busy_s
     except ClientError as error:
         raise EvaluationFailed(str(error)) from error
     failed = [o for o in outcomes if isinstance(o, Failed)]
@@ -139,7 +151,8 @@ async def evaluate(
         first = "; ".join(f"{o.path.name}: {o.problem}" for o in failed[:3])
         raise EvaluationFailed(f"{len(failed)} of {len(outcomes)} recordings failed: {first}")
     texts = tuple(o.text for o in outcomes if isinstance(o, Transcribed))
-    return Evaluation(utterances, texts, elapsed_s, watch.stability() if watch is not None else None)
+    stability = None if watch is None else watch.stability()
+    return Evaluation(utterances, texts, elapsed_s, stability, None if core_clock is None else busy_s)
 
 
 def remote(url: str, api_key: str | None, query: Mapping[str, Any]) -> OpenTranscriber:
@@ -161,8 +174,8 @@ class CodedTranscriber:
 
     sample_rate = LINE_RATE
 
-    def __init__(self, local: LocalTranscriber, table: PCM) -> None:
-        """`table` has the sample value of each code, (256,) int16."""
+    def __init__(self, local: Transcriber, table: PCM) -> None:
+        """`local` takes audio at `LINE_RATE`. `table` has the sample value of each code, (256,) int16."""
         self._local = local
         self._table = table
 

@@ -17,6 +17,7 @@ _SHOWN = {  # in the table and in the notes
     *("precision", "decoder", "codec", "words", "insertions", "deletions", "substitutions"),
     *("normalize", "references_normalized", "transcripts_normalized", "references_without_words"),
     *("references_in_characters", "one_sided", "log_prob_difference_to_fp32", "real_time_factor", "partials"),
+    *("core_s_per_hour", "against"),
 }
 
 
@@ -97,6 +98,7 @@ def _rows(first: Figures) -> list[tuple[str, Callable[[Figures], str]]]:
         *((f"WER, part {part}", _of_part(part)) for part in first.get("by_part", ())),
         ("largest Δ log-prob to fp32", lambda f: _number(f.get("log_prob_difference_to_fp32", {}).get("largest"))),
         ("real-time factor", lambda f: _number(f["real_time_factor"])),
+        ("core-seconds per hour", lambda f: _number(f["core_s_per_hour"])),
     ]
     if "partials" not in first:
         return rows
@@ -113,7 +115,8 @@ def _rows(first: Figures) -> list[tuple[str, Callable[[Figures], str]]]:
 
 
 def _label(figures: Figures) -> str:
-    return " ".join(str(figures[name]) for name in ("precision", "decoder", "codec") if name in figures) or "server"
+    names = ("against", "precision", "decoder", "codec")
+    return " ".join(str(figures[name]) for name in names if name in figures) or "server"
 
 
 def _of_source(source: str) -> Callable[[Figures], str]:
@@ -137,11 +140,11 @@ def _unit(figures: Figures) -> str:
 
 
 def _of_partials(name: str) -> Callable[[Figures], str]:
-    return lambda figures: _number(figures["partials"][name])
+    return lambda figures: _number(figures.get("partials", {}).get(name))
 
 
 def _mean(name: str) -> Callable[[Figures], str]:
-    return lambda figures: _number((figures["partials"][name] or {}).get("mean"))
+    return lambda figures: _number((figures.get("partials", {}).get(name) or {}).get("mean"))
 
 
 def _number(value: float | None) -> str:

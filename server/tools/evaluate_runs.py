@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -25,9 +26,11 @@ from model.published.files import is_published
 from model.recordings import Utterance, check_audio, read_manifests, read_pcm
 from model.text.letters import has_ideographs, ideographs_apart
 from model.text.normalization import comparable
+from model.whisper import PREFIX, check_folder
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote
 from server.tools.evaluate_report import Figures, document, print_report, report_console
+from server.tools.evaluate_whisper import OPTION, Against
 from server.tools.local import open_local
 
 MOST_UNKNOWN = 0.25  # share of unknown words above which a language model gets a warning
@@ -46,6 +49,8 @@ class Asked:
     codecs: Sequence[str | None] = (None,)  # applied to the recordings; None: as recorded
     part: Selection = "all"  # of the recordings
     normalization: Normalization = DEFAULT  # of references and transcripts
+    against: Path | None = None  # folder of a Whisper model that recognizes them, too
+    language: str | None = None  # of the recordings; None: the model's
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -74,11 +79,16 @@ class Asked:
 def run_remote(asked: Asked, url: str, api_key: str | None) -> None:
     """Evaluate a running server. Raises: ManifestError, EvaluationFailed."""
     utterances = asked.utterances
-    _report(asked, [_run(asked, utterances, remote(url, api_key, asked.query), {"url": url})])
+    _report(asked, [_run(asked, utterances, remote(url, api_key, asked.query), {"url": url}, core_clock=None)])
 
 
 def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
-    """Evaluate the engine in this process and compare log-probs with fp32. Raises: ModelError, EvaluationFailed."""
+    """Evaluate the engine in this process and compare log-probs with fp32; and Whisper, if asked.
+
+    Raises: ModelError, EvaluationFailed.
+    """
+    if asked.against is not None:
+        check_folder(asked.against, f"{OPTION} {PREFIX}{asked.against}")  # before anything is recognized
     utterances = asked.utterances
     combinations = [settings.of_default for settings in combinations]
     facts = _model_facts(combinations, utterances)
@@ -91,7 +101,22 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
         for settings, shared in zip(combinations, facts, strict=True)
         for codec in asked.codecs
     ]
+    if asked.against is not None:
+        runs += _run_whisper(asked, asked.against, facts[0]["languages"], utterances)
     _report(asked, runs)
+
+
+def _run_whisper(
+    evaluation: Asked, folder: Path, languages: Sequence[str], utterances: Sequence[Utterance]
+) -> list[tuple[Figures, Evaluation]]:
+    """Evaluate a Whisper model, one recording at a time, in the language asked for or else the first of ours."""
+    against = Against.load(folder, (evaluation.language,) if evaluation.language else languages)
+    alone = dataclasses.replace(evaluation, concurrency=1, query={}, partials=False)
+    facts: Figures = {"against": against.name, "against_language": against.language}
+    return [
+        _run(alone, utterances, against.opener(codec), facts | ({"codec": codec} if codec else {}))
+        for codec in evaluation.codecs
+    ]
 
 
 def _unknown(utterances: Sequence[Utterance], path: Path) -> float:
@@ -144,6 +169,7 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
                 "model": model.config.name,
                 "model_version": model.config.version,
                 "model_sha256": model.facts.digest,
+                "languages": list(model.config.languages),
             }
         )
     if not isinstance(model.config, ModelConfig):
@@ -160,9 +186,15 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
 
 
 def _run(
-    asked: Asked, utterances: Sequence[Utterance], opener: OpenTranscriber, facts: Figures
+    asked: Asked,
+    utterances: Sequence[Utterance],
+    opener: OpenTranscriber,
+    facts: Figures,
+    *,
+    core_clock: Callable[[], float] | None = time.process_time,
 ) -> tuple[Figures, Evaluation]:
-    evaluation = asyncio.run(evaluate(utterances, opener, asked.concurrency, partials=asked.partials))
+    running = evaluate(utterances, opener, asked.concurrency, partials=asked.partials, core_clock=core_clock)
+    evaluation = asyncio.run(running)
     query = {name: value for name, value in asked.query.items() if value and name != "keyterm"}
     query |= {"keyterms": list(asked.query["keyterm"])} if asked.query.get("keyterm") else {}
     part = {} if asked.part == "all" else {"part": asked.part}
@@ -181,4 +213,4 @@ def _report(asked: Asked, runs: Sequence[tuple[Figures, Evaluation]]) -> None:
 
 
 def _which(figures: Figures) -> Figures:
-    return {name: figures[name] for name in ("precision", "decoder", "codec") if name in figures}
+    return {name: figures[name] for name in ("against", "precision", "decoder", "codec") if name in figures}

