@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from model import checkpoint
 from model.attention.checkpoint import load_attention
 from model.attention_config import AttentionConfig
-from model.errors import CheckpointError, PrecisionError
+from model.errors import PrecisionError
 from model.facts import AcousticModel
 from model.int8_model import Int8Model
 from model.machine.precision import resolve_device, resolve_precision
@@ -52,8 +52,7 @@ def load_own(
 ) -> AcousticModel:
     """Read a checkpoint; see `load_model`. Raises: CheckpointError, PrecisionError."""
     path = checkpoint.SHIPPED if path is None else checkpoint.named(path)
-    config, _ = checkpoint.streaming_outline(path)
-    if isinstance(config, AttentionConfig):
+    if isinstance(checkpoint.read_config(path), AttentionConfig):
         if precision not in {"auto", "int8"} or device == "cuda":
             raise PrecisionError(
                 f"{path} runs in 8-bit integers on the CPU alone: leave --precision and --device at auto, "
@@ -76,24 +75,13 @@ def load_own(
     return Int8Model(quantized, digest, threads=1 if threads is None else threads_of(threads))
 
 
-def load_segment_model(path: Path) -> Int8Model:
-    """Read a network for whole segments: a checkpoint with 8-bit weights. Raises: CheckpointError."""
-    quantized, digest = checkpoint.load_quantized(checkpoint.named(path))
-    if quantized is None:
-        raise CheckpointError(f"{path} has no 8-bit weights, which a segment model needs: use `tutti quantize`")
-    return Int8Model(quantized, digest)
-
-
 def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) -> list[NDArray[np.float32]]:
     """Return the outputs (T, …) of each recording, (S,) int16 with S > 0; the last step is padded with silence.
 
-    The outputs are computed by the slots used in serving, or by whole segments for a segment model, so measurements
-    apply to serving. Outputs of a checkpoint end with the step of the last sample, those of a published model with the
-    windows of a flush.
+    The outputs are computed by the slots used in serving, so measurements apply to serving. Outputs of a checkpoint end
+    with the step of the last sample, those of a published model with the windows of a flush.
     """
     config = model.config
-    if isinstance(model, Int8Model) and model.config.backward:
-        return [model.read(np.pad(pcm, (0, -len(pcm) % config.step_samples))) for pcm in recordings]
     longest_first = sorted(range(len(recordings)), key=lambda at: -len(recordings[at]))
     slots = model.slots(capacity=ROWS, largest=ROWS)
     at_once = len(slots.inputs)

@@ -31,9 +31,6 @@ SHIPPED_BY_LANGUAGE = {"en": SHIPPED, "zh": WEIGHTS / "tutti-mandarin.safetensor
 GRU_SIDES = ("input", "recurrent")  # its products
 Arrays = Mapping[str, NDArray[Any]]
 SHIPPED_MODELS = tuple(SHIPPED_BY_LANGUAGE.values())
-SEGMENT_MODELS = (WEIGHTS / "tutti-large.safetensors",)
-"""Shipped models for whole segments, used for accurate finals and not for streams."""
-
 
 WHAT_MODELS_ARE = (
     "a model is a file NAME.safetensors with NAME.json next to it, a folder with .onnx graphs and tokens.txt, "
@@ -141,22 +138,6 @@ def outline(path: Path) -> tuple[OwnConfig, str]:
     """Read a checkpoint's configuration and the SHA-256 of its file, without weights. Raises: CheckpointError."""
     config, blob = read(path)
     return config, digest_of(blob)
-
-
-def streaming_outline(path: Path) -> tuple[OwnConfig, str]:
-    """As `outline`, for a model that serves streams. Raises: CheckpointError, also for a segment model."""
-    config, digest = outline(path)
-    must_stream(config, f"{path}")
-    return config, digest
-
-
-def must_stream(config: OwnConfig, name: str) -> None:
-    """Check that a network can process audio step by step. Raises: CheckpointError."""
-    if isinstance(config, ModelConfig) and config.backward:
-        raise CheckpointError(
-            f"{name} has backward layers: it reads whole segments, for accurate finals (--finals accurate), "
-            "and cannot serve streams; choose a model without such layers"
-        )
 
 
 def write(path: Path, config: OwnConfig, blob: bytes) -> None:

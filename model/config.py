@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 5  # 4 has no backward layers, 3 also no language, 2 also no phones, 1 also no integers
-_READ = (1, 2, 3, 4, FORMAT_VERSION)
+FORMAT_VERSION = 4  # 3 has no language, 2 also no phones, 1 also no integers
+_READ = (1, 2, 3, FORMAT_VERSION)
 SHIPPED_WEIGHTS = Path(__file__).parent / "weights"
 OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
@@ -40,8 +40,7 @@ class ModelConfig:
     An output frame has the log-probabilities of the vocabulary, then those of a blank and the phones, if there are
     phones; the probabilities of each part sum to 1. Two convolutions of stride 2 turn 10 ms feature frames into 40 ms
     output frames, so `step_samples` must be a multiple of four hops. `lookahead`: number of output frames that the row
-    convolution waits for. `backward`: indices of the layers that run from the end of the audio to its start; a
-    network with any reads whole segments and cannot serve streams.
+    convolution waits for.
     """
 
     name: str = "tutti-small"
@@ -57,7 +56,6 @@ class ModelConfig:
     conv_channels: int = 256
     hidden: int = 416
     layers: int = 3
-    backward: tuple[int, ...] = ()
     lookahead: int = 8  # 320 ms
     vocabulary: tuple[str, ...] = ENGLISH
     phones: tuple[str, ...] = ()
@@ -72,8 +70,6 @@ class ModelConfig:
             )
         if self.window_samples > self.fft_size or self.hop_samples > self.window_samples:
             raise ValueError("hop_samples <= window_samples <= fft_size is required")
-        if not set(self.backward) <= set(range(self.layers)):
-            raise ValueError(f"backward must be indices of the {self.layers} layers, not {self.backward}")
         if not self.vocabulary or self.vocabulary[BLANK] != "":
             raise ValueError("vocabulary[0] must be the CTC blank, written as the empty string")
 
@@ -118,6 +114,11 @@ class ModelConfig:
         return self.lookahead
 
     @property
+    def segment_context(self) -> bool:
+        """False: of a whole segment the network computes what it computes of a stream."""
+        return False
+
+    @property
     def doubts_steady_audio(self) -> bool:
         """True: networks trained on speech alone recognize words in noise."""
         return True
@@ -145,11 +146,8 @@ class ModelConfig:
         return max(1, -(-samples // self.step_samples) + self.flush_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form, with the lowest format version that has all its fields."""
-        values = dataclasses.asdict(self)
-        if not self.backward:
-            del values["backward"]
-        return {"format_version": FORMAT_VERSION if self.backward else FORMAT_VERSION - 1, **values}
+        """Return a JSON-ready form."""
+        return {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
@@ -161,7 +159,7 @@ class ModelConfig:
         given = {k: v for k, v in values.items() if k != "format_version"}
         if unknown := set(given) - known:
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
-        if missing := known - {"phones", "language", "backward"} - set(given):
+        if missing := known - {"phones", "language"} - set(given):
             raise ValueError(f"missing fields: {', '.join(sorted(missing))}")
-        symbols: dict[str, Any] = {name: tuple(given.get(name, ())) for name in ("vocabulary", "phones", "backward")}
+        symbols: dict[str, Any] = {name: tuple(given.get(name, ())) for name in ("vocabulary", "phones")}
         return cls(**given | symbols)

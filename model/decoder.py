@@ -40,7 +40,6 @@ SENTENCES = SHIPPED_LM.with_name("tutti-sentences.safetensors")
 
 SECOND_PASS_BEAMS = 512  # of the second pass. Source: model/LOG.md
 RESCORED_BEAMS = 1_024  # of a second pass whose texts are rescored, and not merged. Source: model/LOG.md
-ACCURATE = "accurate"  # names the weights tuned for the mean of two networks
 
 DecoderName = Literal["auto", "greedy", "beam"]
 LanguageModelName = Path | Literal["off"] | None
@@ -167,21 +166,26 @@ def decoder_of(
     return search
 
 
-def accurate_of(facts: ModelFacts, decoder: Decoder, lm: LanguageModelName = None) -> TwoPassDecoder | None:
-    """The decoder whose finished segments get a second pass by another network, `model.segment_model`.
+def accurate_of(
+    facts: ModelFacts, decoder: Decoder, lm: LanguageModelName = None, checkpoint: Path | None = None
+) -> TwoPassDecoder | None:
+    """The decoder whose finished segments get a second pass: a wider search, and rescoring with the shipped n-grams.
 
-    It searches with the weights tuned for the mean of both networks and the language model `lm`, if there are any.
-    None for a model without a second network, and for greedy decoding. Raises: CheckpointError, ModelError.
+    `checkpoint`: file of the model, None for the shipped one. A network with `segment_context` processes the segment
+    again; without, the second pass would compute the stream's outputs again, which are kept, so it searches those.
+    The search has the weights that were tuned for it, if there are any, else those of the first pass. None for
+    published models, for greedy decoding, and for a network with `segment_context` in floats. Raises: ModelError.
     """
     if facts.published or not isinstance(decoder, BeamDecoder):
         return None
     config = facts.own_config
-    reader = reader_for(config)
-    if reader is None:
+    if config.segment_context and facts.precision != "int8":
         return None
-    path, phones = language_model_path(lm, config.language), config.phones
-    tuned = None if path is None else tuned_weights(path, phones, ACCURATE)
-    known = Language(decoder.lm, decoder.phone_lexicon, tuned or decoder.weights)
+    reader = reader_for(facts, checkpoint) if config.segment_context else None
+    path = language_model_path(lm, config.language)
+    tuned = None if path is None else second_pass_weights_path(path, config)
+    weights = DecodingWeights.load(tuned) if tuned is not None and tuned.exists() else decoder.weights
+    known = Language(decoder.lm, decoder.phone_lexicon, weights)
     if path != SHIPPED_LM:
         return TwoPassDecoder(decoder, own_search(config, SECOND_PASS_BEAMS, known), reader)
     search = own_search(config, RESCORED_BEAMS, known, merges=False)
@@ -222,6 +226,11 @@ def weights_path(path: Path, phones: Sequence[str] = (), acoustic_model: str = "
     """
     name = path.name.partition(".")[0] + (f".{acoustic_model.replace('/', '_')}" if acoustic_model else "")
     return path.with_name(name + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))
+
+
+def second_pass_weights_path(path: Path, config: ModelConfig) -> Path:
+    """Path of the weights tuned for a language model and the second pass over one acoustic model's outputs."""
+    return weights_path(path, config.phones, f"{config.name}.accurate")
 
 
 def read_weights_path(path: Path, phones: Sequence[str], acoustic_model: str) -> Path:

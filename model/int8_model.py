@@ -53,7 +53,7 @@ class Int8Model:
         """Return log-probs (T, outputs) of a whole segment, (S,) int16 in whole steps; callable on any thread.
 
         For the compiled step a segment is one long step of a new stream. Layers run one after another, so their weights
-        are read once per segment; without backward layers the outputs are bit-identical to those of a stream.
+        are read once per segment; the outputs are bit-identical to those of a stream.
         """
         network, config = self._packed, self.config
         steps = len(segment) // config.step_samples

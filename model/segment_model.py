@@ -1,63 +1,57 @@
-"""The second pass's network: a shipped one with the same output symbols, which reads whole finished segments.
+"""Outputs of a second pass: what a served network computes from a whole finished segment.
 
-It is `tutti-large`, some of whose layers run from the end of a segment to its start. Two networks err
-in different places, so the mean of their probabilities errs less than either. It runs in exact 8-bit arithmetic, so its
-outputs depend on no other segment, and are equal on every processor.
+A network with `segment_context` uses more context in a whole segment than in a stream, with the same weights. The
+process that decodes loads the served checkpoint itself, by its path, and checks that the file is the one that is
+served. It computes in exact 8-bit arithmetic, so outputs depend on no other segment, and are equal on every processor.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model import checkpoint
-from model.acoustic import load_segment_model
-from model.config import ModelConfig
+from model.acoustic import load_own
 from model.ctc.two_pass import Reader
-from model.int8_model import Int8Model
+from model.errors import CheckpointError
+from model.facts import ModelFacts
 
 
-def reader_for(config: ModelConfig) -> Reader | None:
-    """Return the second network of a streaming model, None if there is none of its symbols.
+@runtime_checkable
+class SegmentModel(Protocol):
+    """An acoustic model that can process a whole segment in one call."""
 
-    It is loaded by the thread that reads the first segment. Raises: CheckpointError.
+    def read(self, segment: NDArray[np.int16]) -> NDArray[np.float32]:
+        """Return log-probs (T, outputs) of a segment, (S,) in whole steps; callable on any thread."""
+
+
+def reader_for(facts: ModelFacts, path: Path | None) -> Reader:
+    """Return the reader of a served checkpoint at `path`, None for the shipped one.
+
+    The checkpoint is loaded by the thread that reads the first segment. The reader raises: CheckpointError,
+    PrecisionError.
     """
-    found = other_of(config)
-    if found is None:
-        return None
-    path, digest = found
-    return Reader(lambda pcm: read(_kept(path), pcm), config.frame_samples, config.frames_per_step, digest)
+    config, digest = facts.own_config, facts.digest
 
+    def read(pcm: NDArray[np.int16]) -> NDArray[np.float32]:
+        return _loaded(path, digest).read(pcm)[config.delay_frames :]  # of the frames that a stream has had by then
 
-def other_of(config: ModelConfig) -> tuple[Path, str] | None:
-    """The segment model of a model's symbols, and its file's digest. Raises: CheckpointError."""
-    for path in checkpoint.SEGMENT_MODELS:
-        other = checkpoint.read_config(path)
-        if _frames_of(other) == _frames_of(config):
-            return path, checkpoint.outline(path)[1]
-    return None
-
-
-def read(model: Int8Model, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
-    """Return log-probs (T, outputs) of a segment, (S,) in whole steps: of the frames that a stream has had by then."""
-    return model.read(pcm)[model.config.delay_frames :]
-
-
-def _frames_of(config: ModelConfig) -> tuple[object, ...]:
-    """What must be equal for both networks' frames to mean the same times and symbols of the same language."""
-    return (
-        config.language,
-        config.vocabulary,
-        config.phones,
-        config.step_samples,
-        config.frame_samples,
-        config.delay_frames,
-    )
+    return Reader(read, config.frame_samples, config.frames_per_step, digest)
 
 
 @lru_cache(maxsize=2)
-def _kept(path: Path) -> Int8Model:
-    return load_segment_model(path)
+def _loaded(path: Path | None, digest: str) -> SegmentModel:
+    """Load the checkpoint with this SHA-256. Raises: CheckpointError, PrecisionError."""
+    model = load_own(path, device="cpu", precision="int8")
+    name = model.config.name if path is None else f"{path}"
+    if model.facts.digest != digest:
+        raise CheckpointError(
+            f"{name} is not the model that is served: its SHA-256 is {model.facts.digest}, not {digest}; "
+            "put the file back, or restart the server"
+        )
+    if not isinstance(model, SegmentModel):
+        raise CheckpointError(f"{name} cannot process whole segments; use finals=fast")
+    return model

@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     lm: Literal["off"] | Path | None = None
     """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
     finals: Literal["fast", "accurate"] = "fast"
-    """Finals of streams that do not ask: `accurate` runs a larger model over each finished segment."""
+    """Finals of streams that do not ask: `accurate` adds a second pass over each finished segment."""
     grammars: Path | None = None
     """Folder of grammars, `LANGUAGE-NAME.arpa` or `.arpa.gz`, in addition to those that ship."""
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model import checkpoint
 from model.config import CONTEXT, ModelConfig
 from model.mel import FLOOR, mel_filters
 from model.torch_network.network import Network, State
@@ -153,8 +152,7 @@ def tokens(config: ModelConfig) -> str:
 
 
 def export(network: Network, folder: Path) -> Path:
-    """Write `model.onnx` and `tokens.txt`; return the model's path. Raises: CheckpointError for a segment model."""
-    checkpoint.must_stream(network.config, network.config.name)
+    """Write `model.onnx` and `tokens.txt`; return the model's path."""
     onnx = importlib.import_module("onnx")  # of the `onnx` extra
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"

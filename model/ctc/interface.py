@@ -138,8 +138,14 @@ class Agreeing(Protocol):
 class TwoPass(Protocol):
     """Optional capability of a decoder, detected by attribute: a second pass over the open segment."""
 
-    def second_pass(self, state: Any, audio: FrameAudio) -> SecondPass | None:
+    @property
+    def reads_audio(self) -> bool:
+        """Whether the second pass needs the segment's audio."""
+
+    def second_pass(self, state: Any, audio: FrameAudio | None) -> SecondPass | None:
         """Return a function for the second pass over the open segment, independent of later changes of the state.
+
+        `audio`: of the latest frames; None if the second pass does not need it.
 
         The function returns the words of the segment, possibly none; stable words may change. None if there is nothing
         to do. Call it before `take`.

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from model.ctc.search.logs import add_logs, exp
+from model.ctc.search.logs import exp
 from model.machine.compiled import DoubleArray, FloatArray, LongArray, entry_point
 
-LN2 = 0.6931471805599453
 NOTHING = 255  # count of a frame without a possible symbol, which only a broken model outputs
 
 
@@ -58,14 +57,6 @@ def prune(  # noqa: PLR0917 - compiled code has no keywords
                 count, size = count + 1, size + 1
             counts[b, t] = count if count or certain else NOTHING
         ends[b] = size
-
-
-@entry_point
-def take_mean(log_probs: FloatArray, others: FloatArray) -> None:
-    """Replace log_probs (T, V) by the logarithms of the mean of both probabilities; bit-identical on all processors."""
-    for t in range(log_probs.shape[0]):
-        for v in range(log_probs.shape[1]):
-            log_probs[t, v] = add_logs(np.float64(log_probs[t, v]), np.float64(others[t, v])) - LN2
 
 
 @dataclass(slots=True, eq=False)

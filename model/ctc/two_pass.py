@@ -1,9 +1,9 @@
 """Two-pass decoding: a narrow beam search during speech, and a wide beam search over the whole segment when it ends.
 
-The second pass searches the segment again, including stable words, over the mean of the probabilities of two networks:
-the stream's network, whose frames are kept, and a `Reader`, which reads the segment's audio. It works on copies, so any
-thread may run it while the stream continues. Source: Deng and Platt 2014, "Ensemble deep learning for speech
-recognition".
+The second pass searches the segment again, including stable words: over the outputs of a `Reader`, which processes the
+segment's audio as a whole, or without one over the outputs of the stream, which are kept. It works on copies, so any
+thread may run it while the stream continues. Source of two passes, the second over the whole segment: Sainath et al.
+2019, "Two-Pass End-to-End Speech Recognition".
 
 With a `Rescorer` the final hypotheses of the second pass are rescored as whole texts.
 
@@ -24,7 +24,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import SearchedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import PCM, FrameAudio, LogProbs, SecondPass, digest_of
-from model.ctc.kept_frames import KeptFrames, take_mean
+from model.ctc.kept_frames import KeptFrames
 from model.ctc.rescoring import CONTEXT, Rescorer, best_words
 from model.ctc.rewind import Onset, keeper_of, state_at
 from model.ctc.search import layout as at
@@ -38,13 +38,15 @@ shorter."""
 LEAD_S = 2.0
 """Seconds before the first open word from which the second pass starts: the first pass may have missed a word there."""
 
+WARM_UP_FRAMES = 16
+
 CONTEXT_S = 2.0
 """Seconds of audio before the first frame of the second pass, as context for the reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A second network: maps the PCM (S,) of a segment to log-probs (T, outputs) of the stream's frames."""
+    """A network for whole segments: maps the PCM (S,) of a segment to log-probs (T, outputs) of the stream's frames."""
 
     read: Callable[[PCM], LogProbs]
     frame_samples: int
@@ -72,16 +74,19 @@ class OpenText:
     last_end: int
     bias: Bias
     before: tuple[str, ...]  # the last words taken
-    audio: FrameAudio
+    audio: FrameAudio | None
 
 
 class TwoPassDecoder:
     """A `Decoder` that returns the words of the first pass and can run a second pass over the open text."""
 
     def __init__(
-        self, first: BeamDecoder, second: BeamDecoder, reader: Reader, rescorer: Rescorer | None = None
+        self, first: BeamDecoder, second: BeamDecoder, reader: Reader | None = None, rescorer: Rescorer | None = None
     ) -> None:
-        """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError."""
+        """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError.
+
+        Without a `reader` the second pass searches the stream's own outputs.
+        """
         self._reader, self._rescorer = reader, rescorer
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
@@ -96,6 +101,11 @@ class TwoPassDecoder:
             self._context = max(self._context, CONTEXT)
 
     @property
+    def reads_audio(self) -> bool:
+        """Whether the second pass needs the segment's audio."""
+        return self._reader is not None
+
+    @property
     def lm_digest(self) -> str:
         """Digest of the language models of both passes, empty without any."""
         rescorer = "" if self._rescorer is None else self._rescorer.digest
@@ -105,9 +115,8 @@ class TwoPassDecoder:
     @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
-        digests = [self.first.digest, self.second.digest, self._reader.digest]
-        if self._rescorer is not None:
-            digests.append(self._rescorer.digest)
+        digests = [self.first.digest, self.second.digest]
+        digests += ["" if part is None else part.digest for part in (self._reader, self._rescorer)]
         return digest_of(f"two passes {self._kept} {self._lead}", *digests)
 
     def warm_up(self) -> None:
@@ -115,15 +124,14 @@ class TwoPassDecoder:
         self.first.warm_up()
         self.second.warm_up()
         state = self.start(0)
-        frames, size = 8 * self._reader.step_frames, len(self.first.vocabulary)
-        silence = np.zeros(frames * self._reader.frame_samples, np.int16)
-        self.advance([state], np.full((1, frames, size), -math.log(size), np.float32))
-        again = self.second_pass(state, FrameAudio(silence, 0))
-        if again is None:
-            self._reader.read(silence)
-        else:
+        size = len(self.first.vocabulary)
+        self.advance([state], np.full((1, WARM_UP_FRAMES, size), -math.log(size), np.float32))
+        again = self.second_pass(state, None)
+        if again is not None:
             again()
         self.release(state)
+        if self._reader is not None:
+            self._reader.read(np.zeros(self._reader.step_frames * self._reader.frame_samples, np.int16))
         if self._rescorer is not None:
             self._rescorer.load().score([("a",)])
             sum_of_logs(0.0, 0.0)
@@ -199,11 +207,11 @@ class TwoPassDecoder:
 
     # The second pass
 
-    def second_pass(self, state: TwoPassState, audio: FrameAudio) -> SecondPass | None:
+    def second_pass(self, state: TwoPassState, audio: FrameAudio | None) -> SecondPass | None:
         """Return a function that runs the second pass over the open text, on any thread, independent of later changes.
 
-        `audio`: audio of the latest frames, for the reader. Frames before it are searched with the probabilities of the
-        first network.
+        `audio`: audio of the latest frames, for the reader. Of frames before it, the stream's outputs are searched; of
+        all frames if it is None.
 
         The function returns the words of the whole segment, possibly none. None without words. Call it before `take`.
         """
@@ -240,7 +248,8 @@ class TwoPassDecoder:
             second, text.frames.begin, text.bias, lm_state=text.lm_state, onset=text.onset, last_end=text.last_end
         )
         log_probs = text.frames.log_probs(len(second.vocabulary), second.symbols.blank)  # (1, T, V)
-        self._mix(log_probs[0], text.frames.begin, text.audio)
+        if self._reader is not None and text.audio is not None:
+            self._replace(log_probs[0], text.frames.begin, text.audio, self._reader)
         second.search([state], log_probs)
         if self._rescorer is None:
             words = second.take(state)
@@ -249,14 +258,13 @@ class TwoPassDecoder:
         second.release(state)
         return words
 
-    def _mix(self, log_probs: LogProbs, begin: int, audio: FrameAudio) -> None:
-        """Replace log_probs (T, V) of the frames from `begin` on by the mean with those of the reader for `audio`."""
-        reader = self._reader
+    def _replace(self, log_probs: LogProbs, begin: int, audio: FrameAudio, reader: Reader) -> None:
+        """Replace log_probs (T, V) of the frames from `begin` on by those of the reader for `audio`."""
         skipped = max(0, begin - round(CONTEXT_S / self.frame_s) - audio.frame)
         first = audio.frame + skipped // reader.step_frames * reader.step_frames
         rows = reader.read(audio.pcm[(first - audio.frame) * reader.frame_samples :])
         rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
-        take_mean(log_probs[len(log_probs) - len(rows) :], rows)
+        log_probs[len(log_probs) - len(rows) :] = rows
 
     def copy(self, state: TwoPassState) -> TwoPassState:
         """Return an independent copy of a state. Raises: ReleasedState."""

@@ -19,7 +19,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from model import checkpoint
-from model.acoustic import load_own, load_segment_model, log_probs_of
+from model.acoustic import load_own, log_probs_of
 from model.decoder import SENTENCES
 from model.errors import ModelError
 from model.facts import AcousticModel
@@ -84,8 +84,6 @@ def main() -> None:
 def _digest_at(path: Path) -> str:
     if path.name == SENTENCES.name:
         return scores_digest(RecurrentLanguageModel.load(path))
-    if checkpoint.outline(checkpoint.named(path))[0].backward:
-        return log_probs_digest(load_segment_model(path))
     return log_probs_digest(load_own(path, device="cpu", precision="int8"))
 
 

@@ -302,7 +302,6 @@ def _sizes(config: ModelConfig, steps: int) -> compiled.Sizes:
         outputs=steps * config.frames_per_step,
         letters=len(config.vocabulary),
         phones=config.outputs - len(config.vocabulary),
-        backward=sum(1 << layer for layer in config.backward),
     )
 
 

@@ -26,7 +26,6 @@ CONV0, CONV1, LAYERS = 0, 1, 2  # rows of the table; each layer has two, input a
 class Sizes(NamedTuple):
     """Sizes of the network: steps of `samples` with `overlap` samples before them; `outputs` frames per step.
 
-    Bit i of `backward` is set if layer i runs from the last frame to the first; a step is a whole segment then.
     A frame has the log-probabilities of the `letters` and of the `phones`, each with a blank; `phones` is 0 for a
     network without phones.
     """
@@ -42,7 +41,6 @@ class Sizes(NamedTuple):
     outputs: int
     letters: int
     phones: int
-    backward: int
 
 
 class Fields(NamedTuple):
@@ -204,9 +202,7 @@ def _layer(plan: Plan, states: States, count: int, layer: int) -> None:
             state + slot_of[row] * fields.stride, right[LIMITS], work.state_rows + row * hidden, vectors
         )
     wide = left[PANELS] * PANEL_SUMS
-    backward = (sizes.backward >> layer) & 1
-    for number in range(frames):
-        frame = frames - 1 - number if backward else number
+    for frame in range(frames):
         _multiply(right, work.state_rows, constants.row_offsets, count, work.recurrent_sums)
         for row in range(count):
             place = row * frames + frame

@@ -273,18 +273,13 @@ class Network(nn.Module):
         return (outputs[..., :letters], outputs[..., letters:]) if self.config.phones else (outputs,)
 
     def encode(self, features: Tensor, state: State) -> tuple[Tensor, State]:
-        """Normalized log-mel (B, 4n, F) -> logits (B, n, outputs), next state without the PCM overlap.
-
-        With backward layers this is the whole audio, from a new state, and there is no next state.
-        """
+        """Normalized log-mel (B, 4n, F) -> logits (B, n, outputs), next state without the PCM overlap."""
         after: State = {}
         x, after["conv0"] = self.conv0(features, state["conv0"])  # (B, 2n, conv_channels)
         x, after["conv1"] = self.conv1(x, state["conv1"])  # (B, n, H)
         for i, (norm, gru) in enumerate(zip(self.norms, self.grus, strict=True)):
-            backward = i in self.config.backward
-            entering = norm(x)
-            out, after[f"gru{i}"] = gru(entering.flip(1) if backward else entering, state[f"gru{i}"])
-            x = x + self.dropout(out.flip(1) if backward else out)
+            out, after[f"gru{i}"] = gru(norm(x), state[f"gru{i}"])
+            x = x + self.dropout(out)
         x, after["lookahead"] = self.lookahead(x, state["lookahead"])
         x = self.dropout(functional.silu(self.dense(self.norm(x))))
         return self.head(x), after

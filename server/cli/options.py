@@ -268,9 +268,7 @@ LmOption = Annotated[
 ]
 FinalsOption = Annotated[
     str | None,
-    typer.Option(
-        help="fast, or accurate: a second pass over each finished segment, with a larger model. Default: {default}."
-    ),
+    typer.Option(help="fast, or accurate: a second pass over each finished segment. Default: {default}."),
 ]
 UrlOption = Annotated[str | None, typer.Option(help="Running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]
 KeyOption = Annotated[

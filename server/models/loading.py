@@ -63,7 +63,7 @@ def load_decoders(
     levels.warm_up()
     decoder = decoder_of(facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     grammars = grammars_of(facts, settings.beams, settings.grammars) if decoder.supports_bias else {}
-    accurate = accurate_of(facts, decoder, settings.lm)
+    accurate = accurate_of(facts, decoder, settings.lm, settings.model)
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
     named = (None, ()) if entry is None else (entry.name, entry.languages)

@@ -93,7 +93,7 @@ def _outline(entry: ModelEntry, settings: Settings, load: Load) -> RegistryEntry
                 f"models_file: the model {entry.name!r} is loaded on demand, so `languages` must be set for it"
             )
         return RegistryEntry(entry.name, entry.languages, ModelCard(entry.name, "", ""), load_this, entry.on_demand)
-    config, digest = checkpoint.streaming_outline(checkpoint.named(entry.path))
+    config, digest = checkpoint.outline(checkpoint.named(entry.path))
     card = ModelCard.of(entry.name, config.version, digest, config.architecture)
     return RegistryEntry(entry.name, entry.languages or config.languages, card, load_this, entry.on_demand)
 

@@ -139,8 +139,8 @@ class ModelService:
             lacking[GRAMMAR] = f"grammar: the model {self.name!r} does not have {grammar[:SHOWN]!r}; {there}"
         if self.accurate is None:
             lacking[ACCURATE] = (
-                f"finals: accurate is not available for model {self.name!r}: it needs beam search and a second model "
-                "with the same output symbols"
+                f"finals: accurate is not available for model {self.name!r}: it needs beam search and a model "
+                "trained by this project"
             )
         if self.rewind is None:
             lacking[REWIND] = (

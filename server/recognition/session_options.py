@@ -16,7 +16,7 @@ IN_FLIGHT_S = 4.0  # of an upload: enough to fill a row of every batch while the
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
 
 
-Finals = Literal["fast", "accurate"]  # accurate: a second pass over ended segments by another network
+Finals = Literal["fast", "accurate"]  # accurate: a second pass over ended segments
 FINALS: tuple[Finals, ...] = get_args(Finals)
 InterimStability = Literal["low", "high"]  # low: partials have all words; high: only those that are settled
 INTERIM_STABILITIES: tuple[InterimStability, ...] = get_args(InterimStability)
@@ -81,7 +81,7 @@ class Limits:
     """Limits that the operator sets for every connection."""
 
     min_endpoint_ms: float = 400.0
-    accurate_endpoint_ms: float = 700.0  # no setting: accurate finals read whole phrases better
+    accurate_endpoint_ms: float = 700.0  # no setting: a second pass is better over whole phrases
     silence_endpoint_ms: float | None = 2_400.0  # no setting: closes a segment without words
     max_utterance_s: float = 30.0
     max_backlog_s: float = 30.0

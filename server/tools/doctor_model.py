@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from model import checkpoint
-from model.acoustic import load_segment_model
 from model.ctc.search import kernel
 from model.decoder import SENTENCES, SHIPPED_LM, language_model_path
 from model.evaluation.ceiling import SLOW_NS, read_ns
@@ -21,7 +20,6 @@ from model.facts import AcousticModel, ModelFacts
 from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
 from model.machine.instructions import instruction_set
-from model.segment_model import other_of
 from server.app import create_app
 from server.configuration.variables import spelled
 from server.models.engine_source import TILE_ROWS, LocalEngines
@@ -104,13 +102,10 @@ def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
         yield from _compared("arithmetic", path, lambda: log_probs_digest(served), advice)
     if settings.finals != "accurate" or served.facts.published:
         return
-    config = served.facts.own_config
-    if (other := other_of(config)) is not None:
+    if language_model_path(settings.lm, served.facts.own_config.language) == SHIPPED_LM:
         advice = f"finals may differ between replicas: set {spelled('finals', 'fast')}; please report"
-        name = "arithmetic of accurate finals"
-        yield from _compared(name, other[0], lambda: log_probs_digest(load_segment_model(other[0])), advice)
-        if language_model_path(settings.lm, config.language) == SHIPPED_LM:
-            yield from _compared(f"{name}' texts", SENTENCES, lambda: scores_digest(kept_model(SENTENCES)), advice)
+        name = "arithmetic of accurate finals' texts"
+        yield from _compared(name, SENTENCES, lambda: scores_digest(kept_model(SENTENCES)), advice)
 
 
 def _compared(name: str, path: Path, find: Callable[[], str], advice: str) -> Iterator[Finding]:
@@ -199,7 +194,7 @@ def _decoder(settings: Settings, model: LoadedModel) -> Iterator[Finding]:
             advice = "each start compiles for a minute: set NUMBA_CACHE_DIR to a writable folder"
             yield warn("compiled code", "not cached" if folder is None else f"{folder} is not writable", advice)
     if settings.finals == "accurate" and model.accurate is None:
-        advice = f"streams get fast ones: set {spelled('finals', 'fast')}, or use beam search and a shipped model"
+        advice = f"streams get fast ones: set {spelled('finals', 'fast')}, or use beam search and a model trained here"
         yield warn("accurate finals", "not supported by this model and decoder", advice)
 
 

@@ -65,6 +65,7 @@ def test_truncated_weights_are_named(written):
     ("change", "message"),
     [
         ({"format_version": 99}, "format version 99"),
+        ({"format_version": 5, "backward": [1]}, "format version 5 is not supported; this program reads up to 4"),
         ({"colour": "red"}, "unknown fields: colour"),
         ({"step_samples": 1000}, "must be a multiple"),
         ({"hidden": 128}, "do not fit its configuration"),

@@ -59,29 +59,6 @@ def test_outputs_lag_the_audio_by_the_lookahead_and_do_not_depend_on_later_audio
     assert not torch.equal(one[:, before:], other[:, before:])
 
 
-def test_backward_layers_depend_on_all_later_audio():
-    torch.manual_seed(0)
-    network, pcm = Network(dataclasses.replace(SMALL, backward=(1,))).eval(), noise(1, 12)
-    changed = pcm.clone()
-    changed[:, 11 * SMALL.step_samples :] = 0
-    one, other = run(network, pcm, [12]), run(network, changed, [12])
-    assert (one != other)[:, SMALL.lookahead :].any(-1).all(), "every frame, the first one too"
-
-
-def test_a_backward_layer_is_a_forward_one_on_the_reversed_frames():
-    torch.manual_seed(0)
-    network = Network(dataclasses.replace(SMALL, layers=1, backward=(0,), lookahead=0)).eval()
-    features = torch.randn(2, 24, SMALL.mel_bins)
-    with torch.no_grad():
-        found, _ = network.encode(features, network.fresh_state(2))
-        x, _ = network.conv0(features, network.fresh_state(2)["conv0"])
-        x, _ = network.conv1(x, network.fresh_state(2)["conv1"])  # (2, 6, H)
-        out, _ = network.grus[0](network.norms[0](x).flip(1), torch.zeros(2, SMALL.hidden))
-        x = x + out.flip(1)
-        expected = network.head(torch.nn.functional.silu(network.dense(network.norm(x))))
-    assert torch.allclose(found, expected, atol=1e-6)
-
-
 def test_row_convolution_uses_all_of_its_future():
     network, pcm = small_network(), noise(1, 6)
     with torch.no_grad():

@@ -1,61 +1,141 @@
-"""The second network of accurate finals: a segment model, or another streaming model."""
+"""Accurate finals by the served network itself: of the stream's outputs, or of the whole segment."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from model import checkpoint
+from model import checkpoint, segment_model
 from model.acoustic import load_own
-from model.config import ModelConfig
-from model.decoder import ACCURATE, SHIPPED_LM, accurate_of, decoder_of, tuned_weights
+from model.ctc.interface import FrameAudio
+from model.ctc.weights import DecodingWeights
+from model.decoder import SHIPPED_LM, accurate_of, decoder_of, second_pass_weights_path
+from model.errors import CheckpointError
+from model.facts import AcousticModel, ModelFacts
+from model.int8_model import Int8Model
+from model.recordings import PCM, read_pcm
 from model.segment_model import reader_for
 from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
 from tests.support.audio.speech import samples
+from tests.support.networks.wide_context import with_segment_context
+
+SMALL = Path("tutti-small")
+SAMPLE = checkpoint.WEIGHTS.parent / "samples" / "demo.flac"
 
 
-def config_of(name: str) -> ModelConfig:
-    return checkpoint.outline(checkpoint.named(Path(name)))[0]
+@pytest.fixture(scope="module")
+def model() -> Int8Model:
+    loaded = load_own(SMALL, device="cpu", precision="int8")
+    assert isinstance(loaded, Int8Model)
+    return loaded
 
 
-def digest_of(name: str) -> str:
-    return checkpoint.outline(checkpoint.named(Path(name)))[1]
+@pytest.fixture(scope="module")
+def speech(model: Int8Model) -> PCM:
+    """Speech and a second of silence, in whole steps."""
+    pcm = np.pad(read_pcm(SAMPLE, model.config.sample_rate), (0, model.config.sample_rate))
+    return pcm[: len(pcm) // model.config.step_samples * model.config.step_samples]
 
 
-def test_the_english_model_uses_the_segment_model_for_the_second_pass() -> None:
-    reader = reader_for(config_of("tutti-small"))
-    assert reader is not None
-    assert reader.digest == digest_of("tutti-large")
-
-
-@pytest.mark.parametrize("changes", [{"lookahead": 5}, {"phones": ("a",)}, {"step_samples": 640}, {"language": "nl"}])
-def test_a_model_of_other_symbols_or_frames_has_no_second_network(changes: dict[str, object]) -> None:
-    assert reader_for(dataclasses.replace(config_of("tutti-small"), **changes)) is None  # type: ignore[arg-type]
-    assert reader_for(config_of("tutti-mandarin")) is None
-
-
-def test_networks_that_are_not_used_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process without a model's weights looks for its second network."""
-    config = config_of("tutti-mandarin")
-    read: list[Path] = []
-    monkeypatch.setattr(checkpoint, "read", read.append)
-    assert reader_for(config) is None
-    assert not read
-
-
-def test_a_decoder_with_a_second_network_is_created_and_warmed_up_if_possible() -> None:
-    model = load_own(Path("tutti-small"), device="cpu", precision="int8")
+def test_a_network_without_segment_context_searches_the_outputs_of_the_stream(model: Int8Model) -> None:
     accurate = accurate_of(model.facts, decoder_of(model.facts))
     assert accurate is not None
-    assert accurate.second.weights == tuned_weights(SHIPPED_LM, model.config.phones, ACCURATE)
-    assert accurate.second.weights != accurate.first.weights
+    assert not accurate.reads_audio
     accurate.warm_up()
+    assert accurate.second.weights == DecodingWeights.load(second_pass_weights_path(SHIPPED_LM, model.config))
+    assert accurate.second.weights != accurate.first.weights
+    in_floats = dataclasses.replace(model.facts, precision="bf16")
+    assert accurate_of(in_floats, decoder_of(in_floats)) is not None
     assert accurate_of(model.facts, decoder_of(model.facts, decoder="greedy")) is None
+
+
+def test_without_weights_of_its_own_the_second_pass_has_those_of_the_first(model: Int8Model) -> None:
+    another = dataclasses.replace(model.facts, config=dataclasses.replace(model.config, name="another"))
+    accurate = accurate_of(another, decoder_of(another))
+    assert accurate is not None
+    assert accurate.second.weights == accurate.first.weights
+
+
+def test_a_network_with_segment_context_processes_the_segment_again(
+    model: Int8Model, speech: PCM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words of the final are those of `read`, whatever the stream computed."""
+    facts = with_segment_context(model.facts)
+    given: list[PCM] = []
+    monkeypatch.setattr(Int8Model, "read", lambda self, pcm: given.append(pcm) or read(self, pcm))
+    accurate = accurate_of(facts, decoder_of(facts), checkpoint=SMALL)
+    assert accurate is not None
+    assert accurate.reads_audio
+    state: Any = accurate.start(0)
+    rows = model.read(speech)[facts.config.delay_frames :]
+    spoiled = rows.copy()
+    spoiled[: len(rows) // 2, 1:] = -20.0
+    spoiled[: len(rows) // 2, 0] = 0.0
+    accurate.advance([state], spoiled[None])
+    again = accurate.second_pass(state, FrameAudio(speech, 0))
+    assert again is not None
+    words = again()
+    assert len(words) > len(accurate.words(state))
+    assert np.array_equal(given[-1], speech)
+
+
+read = Int8Model.read
+
+
+def test_a_network_with_segment_context_needs_exact_integers(model: Int8Model) -> None:
+    in_floats = dataclasses.replace(with_segment_context(model.facts), precision="bf16")
+    assert accurate_of(in_floats, decoder_of(in_floats)) is None
+
+
+def test_the_reader_computes_what_the_served_checkpoint_computes(model: Int8Model, speech: PCM) -> None:
+    reader = reader_for(model.facts, SMALL)
+    assert (reader.frame_samples, reader.step_frames) == (model.config.frame_samples, model.config.frames_per_step)
+    assert reader.digest == model.digest
+    assert np.array_equal(reader.read(speech), model.read(speech)[model.config.delay_frames :])
+
+
+def test_the_checkpoint_is_loaded_once_and_by_the_first_segment(
+    model: Int8Model, speech: PCM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Path | None] = []
+
+    def load(path: Path | None, **options: Any) -> AcousticModel:
+        loaded.append(path)
+        return load_own(path, **options)
+
+    segment_model._loaded.cache_clear()
+    monkeypatch.setattr(segment_model, "load_own", load)
+    readers = [reader_for(model.facts, SMALL) for _ in range(2)]
+    assert not loaded
+    for reader in (*readers, readers[0]):
+        reader.read(speech[: model.config.step_samples])
+    assert loaded == [SMALL]
+
+
+def test_a_file_that_is_not_the_served_one_is_refused_by_its_digest(model: Int8Model, tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(checkpoint.named(Path("tutti-mandarin")).with_suffix(suffix), path.with_suffix(suffix))
+    reader = reader_for(model.facts, path)
+    with pytest.raises(CheckpointError, match=rf"{path} is not the model that is served: .*, not {model.digest}"):
+        reader.read(np.zeros(model.config.step_samples, np.int16))
+
+
+def test_a_model_that_cannot_process_segments_is_refused(model: Int8Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Streaming:
+        config, facts = model.config, ModelFacts.own(model.config, "streams", "int8")
+
+    monkeypatch.setattr(segment_model, "load_own", lambda path, **_: Streaming())
+    with pytest.raises(CheckpointError, match="tutti-small cannot process whole segments; use finals=fast"):
+        reader_for(Streaming.facts, SMALL).read(np.zeros(model.config.step_samples, np.int16))
 
 
 def test_the_shipped_recordings_are_recognized_at_least_as_well() -> None:

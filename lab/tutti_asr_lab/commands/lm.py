@@ -177,7 +177,7 @@ def tune(
     part: PartOption = Part.A,
     accurate: Annotated[
         bool,
-        typer.Option("--accurate", help="Tune for finals=accurate: on outputs averaged with the second-pass model's."),
+        typer.Option("--accurate", help="Tune the second pass of finals=accurate, which has weights of its own."),
     ] = False,
     model: ModelOption = None,
     precision: PrecisionOption,

@@ -40,7 +40,8 @@ class OpenSegment:
         self.index = index  # of the channel
         self.decoder = decoder
         self._two_pass = decoder if isinstance(decoder, TwoPass) else None
-        self.audio = None if self._two_pass is None else SegmentAudio(config)  # for the second pass
+        reads_audio = self._two_pass is not None and self._two_pass.reads_audio
+        self.audio = SegmentAudio(config) if reads_audio else None  # for the second pass
         self.gate = SpeechGate(config, KEPT_S if isinstance(decoder, RewindDecoder) else 0.0)
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
         self.state: DecoderState = decoder.start(self._delay_frames, bias)
@@ -173,9 +174,9 @@ class OpenSegment:
 
     def _second_pass(self) -> SecondPass | None:
         """Return the second pass over the segment, if the decoder has one, with its words in stream time."""
-        if self._two_pass is None or self.audio is None:
+        if self._two_pass is None:
             return None
-        again = self._two_pass.second_pass(self.state, self.audio.decoded())
+        again = self._two_pass.second_pass(self.state, None if self.audio is None else self.audio.decoded())
         place = self.base_s, self.start_s, self.cursor_s
         return None if again is None else partial(_second_words, again, self.gate.frozen(), place)
 
@@ -248,7 +249,7 @@ def _second_words(again: SecondPass, levels: Levels, place: tuple[float, float, 
 class SegmentAudio:
     """The audio of a segment and some before it, by steps, numbered from the first one of the decoder state.
 
-    For a second pass by another network.
+    For a second pass that processes it as a whole.
     """
 
     def __init__(self, config: ModelDescription) -> None:

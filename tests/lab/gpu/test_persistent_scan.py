@@ -145,7 +145,7 @@ def trained(corpus, monkeypatch, recurrence, updates=2):
     monkeypatch.setattr(
         "tutti_asr_lab.training.acoustic.trainer.choose_recurrence", lambda *_: (recurrence, "persistent kernels")
     )
-    config = dataclasses.replace(tones.TINY, layers=2, backward=(1,))
+    config = dataclasses.replace(tones.TINY, layers=2)
     recipe = tones.recipe(updates=updates, micro_batch_s=8.0, precision="fp32")
     trainer = Trainer(config, recipe, corpus, [], CPU)
     trainer.fit_features()

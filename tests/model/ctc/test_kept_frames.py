@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
-from model.ctc.kept_frames import FrameKeeper, KeptFrames, take_mean
+from model.ctc.kept_frames import FrameKeeper, KeptFrames
 from model.ctc.search import layout as at
 from tests.support.decoding.beam_toys import LETTERS, decoder, seen, speech_like
 
@@ -78,13 +78,3 @@ def test_silence_takes_one_byte_per_frame() -> None:
     rows[..., 0] = -1e-6
     kept = keep(keeper_of(decoder()), rows[0], 2)
     assert (len(kept.counts), kept.symbols, kept.values) == (100, b"", b"")
-
-
-def test_the_mean_of_two_networks_is_that_of_their_probabilities() -> None:
-    rng = np.random.default_rng(1)
-    first, second = rng.uniform(-20, 0, (2, 50, 7)).astype(np.float32)
-    first[3, 2] = second[4, 1] = first[5, 5] = second[5, 5] = -np.inf
-    with np.errstate(divide="ignore"):
-        expected = np.log((np.exp(first.astype(float)) + np.exp(second.astype(float))) / 2)
-    take_mean(first, second)
-    np.testing.assert_allclose(first, expected, rtol=1e-6)

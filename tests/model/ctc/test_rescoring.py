@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import Bias
-from model.ctc.interface import FrameAudio
 from model.ctc.rescoring import Rescorer, best_words, texts_of
-from model.ctc.two_pass import Reader, TwoPassDecoder
+from model.ctc.two_pass import TwoPassDecoder
 from model.lm.recurrent.model import Counts
 from model.machine.compiled import DoubleArray
 from tests.support.decoding.beam_toys import decoder, random_log_probs, seen, speech_like
 from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
 
 seeds = st.integers(0, 2**32 - 1)
-READS_NOTHING = Reader(lambda pcm: np.empty((0, OUTPUTS), np.float32), 640, 2, "reads nothing")
 
 
 @dataclass
@@ -128,14 +126,14 @@ def test_words_of_key_terms_alone_are_not_scored_by_the_model() -> None:
 def test_a_second_search_chooses_the_text_that_the_model_favors_and_includes_it_in_its_digest() -> None:
     rows = random_log_probs(11, 24, OUTPUTS)
     first, second = phone_decoder(4), phone_decoder(32, merges=False)
-    plain = TwoPassDecoder(first, second, READS_NOTHING)
+    plain = TwoPassDecoder(first, second)
     digests, endings = {plain.digest}, set()
     for word in ("a", "ab", "cab"):
         rescorer = Rescorer(lambda word=word: Favours(word, Counts(1_000.0)), word)
-        made = TwoPassDecoder(first, second, READS_NOTHING, rescorer)
+        made = TwoPassDecoder(first, second, rescorer=rescorer)
         state = made.start(0)
         made.advance([state], rows[None])
-        again = made.second_pass(state, FrameAudio(np.empty(0, np.int16), state.frames))
+        again = made.second_pass(state, None)
         assert again is not None
         endings.add(read(again())[-1])
         digests.add(made.digest)

@@ -46,11 +46,8 @@ def rereading(text: str, delay: int = 3) -> tuple[TwoPassDecoder, Reads]:
     return TwoPassDecoder(decoder(8, lm=False), decoder(32, lm=False), Reader(reads, SAMPLES, STEP, "reads")), reads
 
 
-READS_NOTHING = Reader(lambda pcm: np.empty((0, len(LETTERS)), np.float32), SAMPLES, STEP, "reads nothing")
-
-
 def both(first: int = 2, second: int = 32, *, lm: bool = True) -> TwoPassDecoder:
-    return TwoPassDecoder(decoder(first, lm=lm), decoder(second, lm=lm), READS_NOTHING)
+    return TwoPassDecoder(decoder(first, lm=lm), decoder(second, lm=lm))
 
 
 def decode(made: TwoPassDecoder, rows: np.ndarray, step: int = 2, bias: Bias = NO_BIAS) -> TwoPassState:
@@ -61,8 +58,8 @@ def decode(made: TwoPassDecoder, rows: np.ndarray, step: int = 2, bias: Bias = N
 
 
 def second_pass(made: TwoPassDecoder, state: TwoPassState) -> SecondPass | None:
-    """The second pass over the kept frames alone: no audio was kept for the reader."""
-    return made.second_pass(state, FrameAudio(np.empty(0, np.int16), state.frames))
+    """The second pass over the kept frames alone."""
+    return made.second_pass(state, None)
 
 
 def searched(made: TwoPassDecoder, state: TwoPassState) -> tuple[Word, ...] | None:
@@ -174,7 +171,7 @@ def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path)
     path = tmp_path / "other.arpa"
     path.write_text(TOY_ARPA.replace("-0.5\tab a ba", "-0.01\tab a ba"))
     other = LanguageModel.load(path, cache_dirs=[tmp_path])
-    made = TwoPassDecoder(decoder(1), BeamDecoder(LETTERS, FRAME_S, beams=8, lm=other), READS_NOTHING)
+    made = TwoPassDecoder(decoder(1), BeamDecoder(LETTERS, FRAME_S, beams=8, lm=other))
     state = decode(made, log_probs(spell("___ab ")))
     assert texts(made.take(state, 1)) == ["ab"]
     made.advance([state], log_probs(spell("_a _"))[None])
@@ -188,24 +185,32 @@ def test_the_second_search_knows_its_own_language_models_context(tmp_path: Path)
 
 
 def test_its_digest_names_both_searches_and_the_reader() -> None:
-    other = replace(READS_NOTHING, digest="another one")
-    read = TwoPassDecoder(decoder(2), decoder(8), other)
-    digests = {read.digest, both(2, 8).digest, both(2, 16).digest, both(4, 8).digest, decoder(2).digest}
-    assert len(digests) == 5
+    reader = Reader(Reads("", 0), SAMPLES, STEP, "one")
+    readers = [TwoPassDecoder(decoder(2), decoder(8), replace(reader, digest=digest)) for digest in ("one", "two")]
+    others = [both(2, 8), both(2, 16), both(4, 8), decoder(2)]
+    assert len({made.digest for made in (*readers, *others)}) == 6
     assert both(2, 8).digest == both(2, 8).digest
 
 
 def test_searches_that_read_other_frames_are_rejected() -> None:
     with pytest.raises(ValueError, match="same symbols, frame duration"):
-        TwoPassDecoder(decoder(2), BeamDecoder(LETTERS, FRAME_S, beams=8, kept_share=0.9), READS_NOTHING)
+        TwoPassDecoder(decoder(2), BeamDecoder(LETTERS, FRAME_S, beams=8, kept_share=0.9))
 
 
-def test_the_whole_segment_is_searched_again() -> None:
-    """Stable words are replaced by those of both networks too; the stream itself continues with its own words."""
+def test_only_a_reader_needs_audio() -> None:
+    made, reads = rereading("")
+    assert made.reads_audio
+    assert not both().reads_audio
+    made.warm_up()
+    assert [len(pcm) for pcm in reads.given] == [STEP * SAMPLES]
+    both().warm_up()
+
+
+def test_the_whole_segment_is_searched_again_over_the_readers_outputs() -> None:
+    """Stable words are replaced too; the stream itself continues with its own words."""
     said, read = "__ab__ _ac__ _ab_ ", "__ab__ _ab__ _ab_ "
     made, reads = rereading(read, delay=4)
-    rows = log_probs(spell(said), certainty=0.97)
-    rows[said.index("c")] = np.log([0.01, 0.01, 0.01, 0.27, 0.7])
+    rows = log_probs(spell(said), certainty=0.999)
     state = made.start(0)
     made.advance([state], rows[None])
     pcm = np.arange((len(rows) + reads.delay) * SAMPLES).astype(np.int16)

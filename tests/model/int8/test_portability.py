@@ -28,8 +28,8 @@ import numba
 import numpy as np
 import torch
 from numba.core.registry import cpu_target
-from model.acoustic import load_model, load_segment_model, log_probs_of
-from model.checkpoint import SEGMENT_MODELS, shipped_for
+from model.acoustic import load_model, log_probs_of
+from model.checkpoint import shipped_for
 from model.ctc.rescoring import best_words
 from model.ctc.search.logs import add_logs
 from model.decoder import SENTENCES, accurate_of, decoder_of
@@ -107,7 +107,6 @@ print(json.dumps({
     "alone": digest_of([log_probs_of(phones, [each])[0] for each in recordings[:3]]),
     "decoded": decoded.hexdigest(),
     "mandarin": digest_of(log_probs_of(mandarin, recordings)),
-    "segments": [digest_of(log_probs_of(load_segment_model(each), recordings)) for each in SEGMENT_MODELS],
     "texts": [score.hex() for score in kept_model(SENTENCES).score([text.split() for text in texts]).tolist()],
     "marks": digest_of([shipped_tagger().logits(text.split()) for text in [*texts, " ".join(texts)]]),
     "accurate": [[word.text for word in words] for words in map(taken, found)],
@@ -170,7 +169,6 @@ def test_all_results_are_the_same_as_on_another_processor(level: str) -> None:
         assert found["sums"][1] != native["sums"][1], "the library's exp and log1p have the bits of the other variant"
     assert found["digests"] == [digest.committed_digest()]
     assert found["mandarin"] == digest.committed_digest(checkpoint.shipped_for("zh").name)
-    assert found["segments"] == [digest.committed_digest(each.name) for each in checkpoint.SEGMENT_MODELS]
     assert found["marks"] == OF_THE_TAGGER
     assert found["phones"] == found["alone"], "a batch changes no bit"
     assert any(found["accurate"])
@@ -181,7 +179,7 @@ def test_all_results_are_the_same_as_on_another_processor(level: str) -> None:
 
 def test_the_committed_digests_are_those_of_the_shipped_checkpoints_and_no_other_is_named() -> None:
     rows = (checkpoint.WEIGHTS / digest.COMMITTED).read_text().splitlines()
-    shipped = (*checkpoint.SHIPPED_MODELS, *checkpoint.SEGMENT_MODELS, SENTENCES)
+    shipped = (*checkpoint.SHIPPED_MODELS, SENTENCES)
     assert [row.split("  ")[1] for row in rows] == [path.name for path in shipped]
     assert digest.committed_digest("another.safetensors") is None
 

@@ -1,22 +1,14 @@
-"""Whole segments in one call: bit-identical to a stream, and layers that run backward."""
+"""Whole segments in one call: bit-identical to a stream."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from model import checkpoint
-from model.acoustic import load_own, load_segment_model
-from model.errors import CheckpointError
 from model.int8_model import Int8Model
 from tests.support.networks.quantized_networks import PHONES, random_quantized, random_slots
-from tutti_asr_lab.training.quantization.simulated import SimulatedNetwork
-
-BACKWARD = (1,)
 
 
 def noise(steps: int, seed: int = 5) -> np.ndarray:
@@ -27,7 +19,7 @@ def noise(steps: int, seed: int = 5) -> np.ndarray:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 37, 150])
-def test_without_backward_layers_a_segment_is_bit_identical_to_a_stream(steps: int) -> None:
+def test_a_segment_is_bit_identical_to_a_stream(steps: int) -> None:
     pcm, slots = noise(steps), random_slots(phones=PHONES)
     slots.reset(0)
     stream = []
@@ -37,33 +29,11 @@ def test_without_backward_layers_a_segment_is_bit_identical_to_a_stream(steps: i
     assert np.array_equal(Int8Model(random_quantized(phones=PHONES), "").read(pcm), np.concatenate(stream))
 
 
-def test_backward_layers_are_those_of_the_simulation_in_torch() -> None:
-    network = random_quantized(phones=PHONES, backward=BACKWARD)
-    simulated = SimulatedNetwork(network).eval()
-    pcm = noise(60)
-    with torch.inference_mode():
-        expected = simulated(torch.from_numpy(pcm[None]), simulated.fresh_state(1))[0][0].numpy()
-    difference = np.abs(Int8Model(network, "").read(pcm) - expected)
-    assert difference.max() < 0.05
-    assert np.median(difference) < 2e-3
-    forward = Int8Model(random_quantized(phones=PHONES), "").read(pcm)
-    assert np.abs(forward - expected).max() > 0.05
-
-
 def test_segments_do_not_depend_on_concurrent_or_earlier_ones() -> None:
-    model = Int8Model(random_quantized(backward=BACKWARD), "")
+    model = Int8Model(random_quantized(), "")
     segments = [noise(steps, seed=steps) for steps in (3, 90, 12, 40)]
     alone = [model.read(segment) for segment in segments]
     with ThreadPoolExecutor(4) as pool:
         concurrent = list(pool.map(model.read, segments * 5))
     assert all(np.array_equal(found, alone[number % 4]) for number, found in enumerate(concurrent))
     assert model.read(noise(0)).shape == (0, model.config.outputs)
-
-
-def test_a_segment_model_is_rejected_for_streams(tmp_path: Path) -> None:
-    path = tmp_path / "both.safetensors"
-    checkpoint.save_quantized(random_quantized(backward=BACKWARD), path)
-    assert checkpoint.outline(path)[0].backward == BACKWARD
-    with pytest.raises(CheckpointError, match="reads whole segments"):
-        load_own(path)
-    assert isinstance(load_segment_model(path), Int8Model)

@@ -1,4 +1,4 @@
-"""Files of the shipped models: digests, cards, finished runs; which of them serve streams."""
+"""Files of the shipped models: digests, cards, finished runs."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from pathlib import Path
 import pytest
 
 from model import checkpoint
-from model.acoustic import load_own, load_segment_model
+from model.acoustic import load_own
 from model.decoder import language_model_path, lexicon_path
-from model.errors import CheckpointError
 from model.evaluation.digest import committed_digest, log_probs_digest
 
-CARDS = {"tutti-small": "MODEL_CARD.md", "tutti-mandarin": "MANDARIN.md", "tutti-large": "LARGE.md"}
+CARDS = {"tutti-small": "MODEL_CARD.md", "tutti-mandarin": "MANDARIN.md"}
 
 
 @pytest.mark.parametrize("name", CARDS)
 def test_outputs_are_those_committed_and_the_card_tells_what_ships(name: str) -> None:
     path = checkpoint.named(Path(name))
-    model = load_segment_model(path)
+    model = load_own(path, device="cpu", precision="int8")
     assert log_probs_digest(model) == committed_digest(path.name)
     card = (checkpoint.WEIGHTS / CARDS[name]).read_text(encoding="utf-8")
     assert model.config.version in card
-    assert model.digest in card
-    facts = model.config.training
+    assert model.facts.digest in card
+    facts = model.facts.own_config.training
     assert facts["updates"] == facts["recipe"]["updates"], "the run was not finished"
-    assert model.config.language == ("zh" if name == "tutti-mandarin" else "en")
+    assert model.facts.own_config.language == ("zh" if name == "tutti-mandarin" else "en")
 
 
 def test_the_default_model_is_small_and_was_validated_on_every_source() -> None:
@@ -41,9 +40,3 @@ def test_the_files_of_mandarin_are_in_the_list_of_sums() -> None:
     assert lm is not None
     for path in (checkpoint.shipped_for("zh"), lm, lexicon_path(lm)):
         assert f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" in sums
-
-
-def test_the_segment_model_serves_no_streams() -> None:
-    assert (checkpoint.named(Path("large")),) == checkpoint.SEGMENT_MODELS
-    with pytest.raises(CheckpointError, match="finals accurate"):
-        load_own(checkpoint.SEGMENT_MODELS[0])

@@ -205,16 +205,16 @@ def test_precision_names_the_instructions_and_warns_of_slow_ones(  # noqa: PLR09
 
 
 def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the model, and for accurate finals of the model and the word scores of the second pass."""
-    second, texts = "arithmetic of accurate finals", "arithmetic of accurate finals' texts"
+    """Of the model, and for accurate finals of the scores of texts."""
+    texts = "arithmetic of accurate finals' texts"
     assert "arithmetic" not in of_model(precision="fp32")
-    assert second not in of_model()
+    assert texts not in of_model()
     assert texts not in of_model(finals="accurate", lm="off")
     same = of_model(finals="accurate")
-    assert {same[name].verdict for name in ("arithmetic", second, texts)} == {Verdict.OK}
+    assert {same[name].verdict for name in ("arithmetic", texts)} == {Verdict.OK}
     monkeypatch.setattr(doctor_model, "committed_digest", lambda _: "0" * 64)
     other = of_model(finals="accurate")
-    assert {other[name].verdict for name in ("arithmetic", second, texts)} == {Verdict.FAIL}
+    assert {other[name].verdict for name in ("arithmetic", texts)} == {Verdict.FAIL}
     assert "fp32" in other["arithmetic"].advice
 
 

@@ -16,11 +16,11 @@ PHONES = tuple("pbtdkgmnŋfvθðszʃʒhlɹjw")
 
 
 @cache
-def random_quantized(seed: int = 0, phones: tuple[str, ...] = (), backward: tuple[int, ...] = ()) -> QuantizedNetwork:
+def random_quantized(seed: int = 0, phones: tuple[str, ...] = ()) -> QuantizedNetwork:
     """Quantize a random network by noise."""
     random = np.random.default_rng(seed)
     recordings = [random.normal(0, 3_000, 16_000).astype(np.int16) for _ in range(3)]
-    return quantize(TorchModel.random(seed, phones=phones, backward=backward).network, recordings)
+    return quantize(TorchModel.random(seed, phones=phones).network, recordings)
 
 
 def random_slots(

@@ -23,7 +23,9 @@ class ShoutingDecoder(GreedyDecoder):
         self.fails = False
         self.later_s = 0.0  # by which its words end later than the first decode's
 
-    def second_pass(self, state: GreedyState, audio: FrameAudio) -> SecondPass | None:
+    reads_audio = False
+
+    def second_pass(self, state: GreedyState, audio: FrameAudio | None) -> SecondPass | None:
         """As `model.ctc.interface.TwoPass`."""
         del audio
         words, stable = self.words(state), self.stable_words(state)

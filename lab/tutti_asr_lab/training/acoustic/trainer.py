@@ -182,19 +182,22 @@ class Trainer:
         """Copy weights and feature statistics of another run.
 
         Phones of another language keep their random weights, as do letters that the other network lacks. Additional
-        layers, after the copied ones of their direction, start as the identity, so that the outputs are the same at
+        layers, after the copied ones, start as the identity, so that the outputs are the same at
         first. Raises: TrainingError if other sizes differ.
         """
         self._fresh = False
         theirs_by_name, own = network.state_dict(), self.network.config
         weights = {name: value for name, value in theirs_by_name.items() if not name.startswith(("grus.", "norms."))}
-        taken_layers = layers_taken(own, network.config)
+        if network.config.layers > own.layers:
+            raise TrainingError(
+                f"the checkpoint to start from has more layers ({network.config.layers}) than the recipe ({own.layers})"
+            )
         for layer in range(own.layers):
-            if layer not in taken_layers:
+            if layer >= network.config.layers:
                 cast(GRULayer, self.network.grus[layer]).mute()
             for part, modules in (("grus", self.network.grus), ("norms", self.network.norms)):
                 for name, value in modules[layer].state_dict().items():
-                    known = theirs_by_name.get(f"{part}.{taken_layers.get(layer)}.{name}", value)
+                    known = theirs_by_name.get(f"{part}.{layer}.{name}", value)
                     weights[f"{part}.{layer}.{name}"] = known
         if own.phones != network.config.phones or own.vocabulary != network.config.vocabulary:
             theirs = {symbol: row for row, symbol in enumerate(network.config.vocabulary)}
@@ -358,25 +361,6 @@ class Trainer:
             **self._lexicon,
             **({"set of teachers": self.teachers.digest} if self.teachers is not None else {}),
         }
-
-
-def layers_taken(own: ModelConfig, other: ModelConfig) -> dict[int, int]:
-    """Layer of another network from which each layer starts: in order, separately for forward and backward layers.
-
-    Raises: TrainingError if the other network has more layers.
-    """
-    taken: dict[int, int] = {}
-    for backward in (False, True):
-        ours, theirs = (
-            [layer for layer in range(config.layers) if (layer in config.backward) == backward]
-            for config in (own, other)
-        )
-        if len(theirs) > len(ours):
-            raise TrainingError(
-                f"the checkpoint to start from has more layers ({other.layers}) than the recipe ({own.layers})"
-            )
-        taken |= dict(zip(ours, theirs, strict=False))
-    return taken
 
 
 def make_augmenter(recipe: Recipe, noise: Sequence[Utterance], sample_rate: int) -> Augmenter:

@@ -6,7 +6,7 @@ A whole recording is one segment here. The server splits the text into segments 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -15,11 +15,12 @@ import numpy as np
 from model.acoustic import log_probs_of
 from model.config import TAIL_FRAMES
 from model.ctc.interface import Decoder, LogProbs
-from model.ctc.kept_frames import take_mean
 from model.ctc.words import joined
+from model.errors import CheckpointError
 from model.evaluation.scoring import Score, by_source
 from model.facts import AcousticModel
-from model.recordings import Utterance, read_pcm
+from model.recordings import PCM, Utterance, read_pcm
+from model.segment_model import SegmentModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +31,31 @@ class RecordingOutput:
     log_probs: LogProbs
 
 
-def outputs_of(model: AcousticModel, utterances: Sequence[Utterance]) -> list[RecordingOutput]:
-    """Run the acoustic model over whole recordings. Raises: AudioError."""
+LogProbsOf = Callable[[AcousticModel, Sequence[PCM]], list[LogProbs]]
+
+
+def segment_log_probs_of(model: AcousticModel, recordings: Sequence[PCM]) -> list[LogProbs]:
+    """Return the outputs (T, V) of each recording as one segment, as for accurate finals. Raises: CheckpointError."""
+    if not isinstance(model, SegmentModel):
+        raise CheckpointError(f"{model.config.name} cannot process whole segments in this precision; use int8")
+    return [model.read(np.pad(pcm, (0, -len(pcm) % model.config.step_samples))) for pcm in recordings]
+
+
+def outputs_of(
+    model: AcousticModel, utterances: Sequence[Utterance], compute: LogProbsOf = log_probs_of
+) -> list[RecordingOutput]:
+    """Run the acoustic model over whole recordings. Raises: AudioError, and what `compute` raises."""
     config = model.facts.own_config
     recordings = [read_pcm(u.audio, config.sample_rate) for u in utterances]
     frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
     samples = [(count + config.delay_frames) * config.frame_samples for count in frames]
-    log_probs = log_probs_of(
+    log_probs = compute(
         model, [np.pad(pcm, (0, size - len(pcm))) for pcm, size in zip(recordings, samples, strict=True)]
     )
     return [
         RecordingOutput(utterance, rows[config.delay_frames :][:count])
         for utterance, rows, count in zip(utterances, log_probs, frames, strict=True)
     ]
-
-
-def mean_outputs_of(
-    model: AcousticModel, other: AcousticModel, utterances: Sequence[Utterance]
-) -> list[RecordingOutput]:
-    """Mean of both models' probabilities, as in the second pass over a segment. Raises: AudioError."""
-    outputs = outputs_of(model, utterances)
-    for item, second in zip(outputs, outputs_of(other, utterances), strict=True):
-        take_mean(item.log_probs, second.log_probs)
-    return outputs
 
 
 def text_of(decoder: Decoder, item: RecordingOutput) -> str:

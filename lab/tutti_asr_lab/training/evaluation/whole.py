@@ -29,9 +29,8 @@ def log_probs_of(
     """Log-probabilities (T, outputs) of each recording (S,) int16; `report` receives the number of finished ones."""
     order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
     found: dict[int, LogProbs] = {}
-    rows = 1 if network.config.backward else ROWS  # padding would change the outputs of backward layers
-    for start in range(0, len(order), rows):
-        picked = order[start : start + rows]
+    for start in range(0, len(order), ROWS):
+        picked = order[start : start + ROWS]
         found |= zip(picked, _batch(network, [recordings[i] for i in picked]), strict=True)
         report(len(found))
     return [found[i] for i in range(len(recordings))]

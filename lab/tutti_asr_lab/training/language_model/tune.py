@@ -16,17 +16,16 @@ from typing import Literal
 
 import numpy as np
 
-from model.acoustic import load_own, load_segment_model
+from model.acoustic import load_own
 from model.config import ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.interface import Decoder
 from model.ctc.weights import DecodingWeights
-from model.decoder import ACCURATE, Language, language_model_path, own_search, read_weights_path, weights_path
+from model.decoder import Language, language_model_path, own_search, read_weights_path, second_pass_weights_path
 from model.errors import ModelError
 from model.evaluation.scoring import Score
 from model.recordings import Utterance
-from model.segment_model import other_of
-from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, decode, mean_outputs_of, outputs_of
+from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, decode, outputs_of, segment_log_probs_of
 
 Objective = Literal["mean", "pooled"]
 MakeDecoder = Callable[[DecodingWeights], Decoder]
@@ -71,23 +70,22 @@ class TunedSearch:
 
     @classmethod
     def load(cls, model: Path | None, lm: Path | None, *, precision: str, accurate: bool) -> TunedSearch:
-        """Load the models, None for the shipped ones; `accurate`: for the mean with the second pass's outputs.
+        """Load the models, None for the shipped ones; `accurate`: for the second pass of accurate finals.
 
         Raises: ModelError.
         """
         acoustic = load_own(model, precision=precision, threads=0)
         config, compute = acoustic.facts.own_config, partial(outputs_of, acoustic)
-        name = config.name
         if accurate:
-            other = other_of(config)
-            if other is None:
-                raise ModelError(f"--accurate: no second shipped model has the output symbols of {config.name}")
-            name, compute = ACCURATE, partial(mean_outputs_of, acoustic, load_segment_model(other[0]))
+            compute = partial(outputs_of, acoustic, compute=segment_log_probs_of)
         path = language_model_path(lm, config.language)
         if path is None:
             raise ModelError(f"--lm: no language model is shipped for {config.language!r}; give one")
-        language = Language.load(path, config.phones, config.language, name)
-        file = (weights_path if accurate else read_weights_path)(path, config.phones, name)
+        language = Language.load(path, config.phones, config.language, config.name)
+        own = second_pass_weights_path(path, config)
+        if accurate and own.exists():
+            language = replace(language, weights=DecodingWeights.load(own))
+        file = own if accurate else read_weights_path(path, config.phones, config.name)
         return cls(config, language, file, compute)
 
     def decoder(self, beams: int, weights: DecodingWeights) -> BeamDecoder:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train the medium English model from the small one's floats, then make its 8-bit integers. medium-taught.sh follows it.
+# Train the medium English model, a teacher of small-taught.sh, from the small one's floats; make its 8-bit integers.
 #
 # Makes:  build/tutti-medium.safetensors (floats) and build/tutti-medium-int8.safetensors
 # Takes:  90 minutes on two cores. Run it again after a stop: it continues from the last snapshot.

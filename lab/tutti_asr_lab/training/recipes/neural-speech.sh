@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Synthesize English sentences with neural voices, for small-taught.sh, medium-taught.sh and large.sh, which run this.
+# Synthesize English sentences with neural voices, for small-taught.sh, which runs this.
 #
 # Makes:  build/taught/neural/synthetic.jsonl and its recordings, 1.35 hours; nothing if they are there
 # Takes:  45 minutes on two cores with AVX2: 1.8 times real time

@@ -15,7 +15,7 @@ SEED=${SEED:-1}
 
 cat <<END
 To ship $INTEGERS:
-  1. copy it and its .json to model/weights as tutti-small or tutti-large
+  1. copy it and its .json to model/weights as tutti-small
   2. cd model/weights
   3. write the output of python -m model.evaluation.digest to LOG_PROBS_SHA256
   4. sha256sum *.json *.safetensors *.arpa.gz *.lexicon.gz > SHA256SUMS

@@ -130,10 +130,9 @@ def test_common_letters_keep_their_weights_and_others_start_at_random(corpus_fol
     assert torch.equal(found[3:], other.head.weight[3:])
 
 
-@pytest.mark.parametrize("backward", [(), (1,), (0, 2)])
-def test_additional_layers_do_not_change_the_outputs_before_training(corpus_folder, backward):
+def test_additional_layers_do_not_change_the_outputs_before_training(corpus_folder):
     other = Network(TINY).eval()
-    deeper = dataclasses.replace(TINY, layers=TINY.layers + 2, backward=backward)
+    deeper = dataclasses.replace(TINY, layers=TINY.layers + 2)
     made = trainer(corpus_folder, recipe(updates=2), deeper)
     made.start_from(other)
     pcm = torch.randint(-9_000, 9_000, (2, 5 * TINY.step_samples), dtype=torch.int16)
@@ -222,8 +221,6 @@ def test_a_second_run_in_the_same_folder_is_refused_before_reading_audio(corpus_
 
 SHIPPED_RECIPES = ("small.json", "small-again.json", "small-last.json")
 TAUGHT_RECIPES = ("small-taught.json",)
-MEDIUM_RECIPES = ("medium.json", "medium-taught.json")
-LARGE_RECIPES = ("large.json",)
 MANDARIN_RECIPES = (  # started from the English model before its distillation
     "mandarin.json",
     "mandarin-again.json",
@@ -239,7 +236,6 @@ MANDARIN_RECIPES = (  # started from the English model before its distillation
     ("model", "recipes"),
     [
         ("small", SHIPPED_RECIPES + TAUGHT_RECIPES),
-        ("large", SHIPPED_RECIPES + MEDIUM_RECIPES + LARGE_RECIPES),
         ("mandarin", SHIPPED_RECIPES + MANDARIN_RECIPES),
     ],
 )

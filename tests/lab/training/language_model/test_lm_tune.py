@@ -14,7 +14,6 @@ import soundfile
 import torch
 from typer.testing import CliRunner
 
-from model.acoustic import load_own, load_segment_model
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import LogProbs
 from model.ctc.weights import DecodingWeights
@@ -23,10 +22,12 @@ from model.recordings import Utterance, read_manifests
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import save_network
 from tutti_asr_lab.commands.lm import lm
-from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, decode, mean_outputs_of, outputs_of
-from tutti_asr_lab.training.language_model.tune import RANGES, propose, search
+from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, decode, outputs_of
+from tutti_asr_lab.training.language_model.tune import RANGES, TunedSearch, propose, search
 
 torch.set_num_threads(1)
+
+SMALL = Path("tutti-small")
 
 IDEAL = DecodingWeights(lm_weight=0.9, word_bonus=1.5, unknown_cost=9.0, unknown_letter_cost=1.0)
 
@@ -145,18 +146,20 @@ def test_the_command_writes_the_weights_next_to_the_model(recordings: Path, tmp_
     assert "the best on part B" in result.output
 
 
-def test_weights_for_accurate_finals_require_another_model_with_the_same_symbols(recordings: Path) -> None:
-    options = ["--manifest", str(recordings), "--model", "mandarin", "--precision", "int8", "--accurate"]
+def test_the_second_pass_is_tuned_on_the_outputs_of_whole_segments_from_its_own_weights(recordings: Path) -> None:
+    plain, second = (TunedSearch.load(SMALL, None, precision="int8", accurate=accurate) for accurate in (False, True))
+    assert (plain.weights_file.name, second.weights_file.name) == (
+        "tutti-words.phones.weights.json",
+        "tutti-words.tutti-small.accurate.phones.weights.json",
+    )
+    assert second.language.weights == DecodingWeights.load(second.weights_file) != plain.language.weights
+    utterances = read_manifests([recordings])
+    for one, whole in zip(plain.outputs_of(utterances), second.outputs_of(utterances), strict=True):
+        assert np.array_equal(one.log_probs, whole.log_probs), "of a network without segment context"
+
+
+def test_tuning_the_second_pass_requires_a_model_that_can_process_segments(recordings: Path) -> None:
+    options = ["--manifest", str(recordings), "--model", f"{SMALL}", "--precision", "fp32", "--accurate"]
     result = CliRunner().invoke(lm, ["tune", *options])
     assert result.exit_code == 1
-    assert "no second shipped model has the output symbols of tutti-mandarin" in result.output.replace("\n", " ")
-
-
-def test_the_outputs_of_two_models_are_the_mean_of_their_probabilities(recordings: Path) -> None:
-    small, large = load_own(device="cpu", precision="int8"), load_segment_model(Path("large"))
-    utterances = read_manifests([recordings])
-    both = mean_outputs_of(small, large, utterances)
-    for mean, one, other in zip(both, outputs_of(small, utterances), outputs_of(large, utterances), strict=True):
-        assert mean.utterance == one.utterance
-        expected = (np.exp(one.log_probs) + np.exp(other.log_probs)) / 2
-        assert np.exp(mean.log_probs) == pytest.approx(expected, abs=1e-5)
+    assert "tutti-small cannot process whole segments in this precision; use int8" in result.output.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""The audio that a channel keeps for a second reading: what was decoded, from where the segment began."""
+"""The audio that a channel keeps for a second pass: what was decoded, from where the segment began."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ MOST = round((CONTEXT_S + KEPT_S) * CONFIG.sample_rate / STEP)
 class Rereading(GreedyDecoder):
     """Keeps the audio of its second passes, and the frames decoded by then."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads_audio: bool = True) -> None:
         super().__init__(CONFIG.vocabulary, CONFIG.frame_s)
-        self.received: list[tuple[FrameAudio, int]] = []
+        self.reads_audio = reads_audio
+        self.received: list[tuple[FrameAudio | None, int]] = []
 
-    def second_pass(self, state: GreedyState, audio: FrameAudio) -> SecondPass | None:
+    def second_pass(self, state: GreedyState, audio: FrameAudio | None) -> SecondPass | None:
         words = self.words(state)
         self.received.append((audio, state.frames))
         return (lambda: words) if words else None
@@ -70,12 +71,25 @@ def test_a_decoder_is_given_the_audio_of_its_frames() -> None:
     decoder = bench.decoder
     assert isinstance(decoder, Rereading)
     assert bench.text() == "one two three four"
-    for found, frames in decoder.received:
+    received = [(found, frames) for found, frames in decoder.received if found is not None]
+    assert len(received) == len(decoder.received)
+    for found, frames in received:
         assert len(found.pcm) == (frames + CONFIG.delay_frames - found.frame) * CONFIG.frame_samples
-    (one, _), (three, _), *_, (four, _) = decoder.received
+    (one, _), (three, _), *_, (four, _) = received
     assert one.frame == 0
     assert np.array_equal(one.pcm, audio[: len(one.pcm)])
     begin = three.frame * CONFIG.frame_samples
     assert np.array_equal(three.pcm, audio[begin : begin + len(three.pcm)])
     assert four.frame == 0
     assert np.array_equal(four.pcm[: len(spell("four"))], spell("four"))
+
+
+def test_no_audio_is_kept_for_a_decoder_that_does_not_read_it() -> None:
+    decoder = Rereading(reads_audio=False)
+    bench = SessionBench(decoder=decoder)
+    bench.send(spell("one"))
+    bench.close()
+    bench.answer()
+    assert bench.text() == "one"
+    assert decoder.received
+    assert all(audio is None for audio, _ in decoder.received)
