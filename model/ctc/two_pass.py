@@ -100,6 +100,10 @@ class TwoPassDecoder:
         if rescorer is not None:
             self._context = max(self._context, CONTEXT)
 
+    def over(self, search: BeamDecoder) -> TwoPassDecoder:
+        """Return a decoder of both passes by one search, such as a grammar's, over the same outputs; no rescoring."""
+        return TwoPassDecoder(search, search, self._reader)
+
     @property
     def reads_audio(self) -> bool:
         """Whether the second pass needs the segment's audio."""

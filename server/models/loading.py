@@ -66,8 +66,17 @@ def load_decoders(
     accurate = accurate_of(facts, decoder, settings.lm, settings.model)
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
+    accurate_grammars = {} if accurate is None else {name: accurate.over(each) for name, each in grammars.items()}
     named = (None, ()) if entry is None else (entry.name, entry.languages)
-    loaded = LoadedModel.of(facts, decoder, *named, engines=engines, grammars=grammars, accurate=accurate)
+    loaded = LoadedModel.of(
+        facts,
+        decoder,
+        *named,
+        engines=engines,
+        grammars=grammars,
+        accurate=accurate,
+        accurate_grammars=accurate_grammars,
+    )
     if is_english(loaded.languages):
         shipped_tagger().warm_up()
     return loaded
@@ -87,7 +96,7 @@ class LoadedModel:
     """A model with its decoders, the name it is served under, and its languages (empty: not known).
 
     `engines` compute its steps. `grammars` are decoders of one kind of phrase, which clients choose by name;
-    `accurate` makes accurate finals.
+    `accurate` makes accurate finals, `accurate_grammars` those of a grammar.
     """
 
     name: str
@@ -97,6 +106,7 @@ class LoadedModel:
     decoder: Decoder
     grammars: Mapping[str, Decoder] = field(default_factory=dict)
     accurate: Decoder | None = None
+    accurate_grammars: Mapping[str, Decoder] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -109,6 +119,7 @@ class LoadedModel:
         engines: EngineSource | None = None,
         grammars: Mapping[str, Decoder] | None = None,
         accurate: Decoder | None = None,
+        accurate_grammars: Mapping[str, Decoder] | None = None,
     ) -> LoadedModel:
         """Name a model, by default by its own name. Facts need `engines`; a model's default is this process.
 
@@ -121,7 +132,7 @@ class LoadedModel:
             facts, engines = acoustic.facts, engines or LocalEngines.of(acoustic)
         name = name or facts.config.name
         languages = languages or facts.config.languages or ((name,) if is_language(name) else ())
-        return cls(name, languages, facts, engines, decoder, grammars or {}, accurate)
+        return cls(name, languages, facts, engines, decoder, grammars or {}, accurate, accurate_grammars or {})
 
     @property
     def card(self) -> ModelCard:

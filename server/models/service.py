@@ -70,6 +70,7 @@ class ModelService:
     decoder: Decoder
     grammars: Mapping[str, Decoder]
     accurate: Decoder | None  # for streams that ask for accurate finals; None: not available
+    accurate_grammars: Mapping[str, Decoder]
     rewind: Decoder | None  # for streams whose finals can be decoded again; None: not available
     finals: Finals  # of streams that do not ask
     recognizer: Recognizer
@@ -113,16 +114,23 @@ class ModelService:
     def decoder_for(self, request: Request) -> Decoder:
         """Return the decoder of a request that was checked."""
         options = self._settled(request)
-        if options.grammar:
-            return self.grammars[options.grammar]
-        chosen = self.rewind if options.rewind_s else self.accurate if options.finals == "accurate" else self.decoder
+        if options.finals == "accurate":
+            chosen = self._accurate_for(options)
+        elif options.grammar:
+            chosen = self.grammars[options.grammar]
+        else:
+            chosen = self.rewind if options.rewind_s else self.decoder
         assert chosen is not None, "checked"
         return chosen
+
+    def _accurate_for(self, options: SessionOptions) -> Decoder | None:
+        """Return the decoder of accurate finals, None if there is none."""
+        return self.accurate_grammars.get(options.grammar) if options.grammar else self.accurate
 
     def _settled(self, request: Request) -> SessionOptions:
         """Return the options of a session: defaults are set, and features that yield to others are left out."""
         options = request.options
-        default = "fast" if self.accurate is None or is_excluded(ACCURATE, request) else self.finals
+        default = "fast" if self._accurate_for(options) is None or is_excluded(ACCURATE, request) else self.finals
         return replace(
             options,
             sample_rate=options.sample_rate or self.config.sample_rate,
@@ -137,7 +145,7 @@ class ModelService:
         if grammar not in self.grammars:
             there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
             lacking[GRAMMAR] = f"grammar: the model {self.name!r} does not have {grammar[:SHOWN]!r}; {there}"
-        if self.accurate is None:
+        if self._accurate_for(request.options) is None:
             lacking[ACCURATE] = (
                 f"finals: accurate is not available for model {self.name!r}: it needs beam search and a model "
                 "trained by this project"
@@ -237,6 +245,7 @@ class ServiceBuilder:
             model.decoder,
             model.grammars,
             model.accurate,
+            model.accurate_grammars,
             RewindDecoder(model.decoder) if isinstance(model.decoder, BeamDecoder) else None,
             self._settings.finals,
             recognizer,

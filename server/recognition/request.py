@@ -93,13 +93,11 @@ class Exclusion:
 
 _RAW = f"requires one of encoding={', '.join(sorted(PLAIN))}"
 _TICKETS = "tickets do not hold its state"
-_ONE = "there is one decoder a stream"
 EXCLUSIONS = (
-    Exclusion(ACCURATE, GRAMMAR, _ONE),
     Exclusion(ACCURATE, RESUMABLE, _TICKETS),
     Exclusion(ACCURATE, STABLE_WORDS, "the second pass may change them"),
-    Exclusion(REWIND, GRAMMAR, _ONE),
-    Exclusion(REWIND, ACCURATE, _ONE),
+    Exclusion(REWIND, GRAMMAR, "there is one decoder a stream"),
+    Exclusion(REWIND, ACCURATE, "a correction has words of the first pass"),
     Exclusion(REWIND, REDACT, "a number may begin before the new words"),
     Exclusion(REWIND, RESUMABLE, _TICKETS),
     Exclusion(REWIND, RECEIPT, "a correction has no receipt"),

@@ -206,10 +206,12 @@ def test_only_a_reader_needs_audio() -> None:
     both().warm_up()
 
 
-def test_the_whole_segment_is_searched_again_over_the_readers_outputs() -> None:
+@pytest.mark.parametrize("grammar", [False, True])
+def test_the_whole_segment_is_searched_again_over_the_readers_outputs(grammar: bool) -> None:
     """Stable words are replaced too; the stream itself continues with its own words."""
     said, read = "__ab__ _ac__ _ab_ ", "__ab__ _ab__ _ab_ "
     made, reads = rereading(read, delay=4)
+    made = made.over(decoder(16, lm=False)) if grammar else made
     rows = log_probs(spell(said), certainty=0.999)
     state = made.start(0)
     made.advance([state], rows[None])

@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
+from model.ctc.interface import FrameAudio, SecondPass
 from model.ctc.tokens import Tokens
 from model.ctc.words import Word
 from model.facts import ModelFacts
@@ -53,9 +54,20 @@ class Titled(GreedyDecoder):
         return tuple(replace(word, text=word.text.title()) for word in super().take(state, count))
 
 
+class Loud(Titled):
+    """Has a second pass that writes all words in capitals."""
+
+    reads_audio = False
+
+    def second_pass(self, state: GreedyState, audio: FrameAudio | None) -> SecondPass:
+        words = self.words(state)
+        return lambda: tuple(replace(word, text=word.text.upper()) for word in words)
+
+
 def models() -> list[LoadedModel]:
     english, spanish = two_models()
-    return [replace(english, grammars={"titled": Titled()}, accurate=ShoutingDecoder()), spanish]
+    grammars = {"grammars": {"titled": Titled()}, "accurate_grammars": {"titled": Loud()}}
+    return [replace(english, **grammars, accurate=ShoutingDecoder()), spanish]
 
 
 @pytest.fixture
@@ -99,14 +111,15 @@ def check(server: LiveServer, way: str, query: dict[str, str], text: str) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_has_the_grammar_and_the_finals_that_it_asks_for(server: LiveServer, way: str) -> None:
-    asked = {
-        (): "no one",
-        ("grammar", "titled"): "No One",
-        ("finals", "accurate"): "no ONE",
-        ("finals", "fast"): "no one",
-    }
-    for query, text in asked.items():
-        check(server, way, dict([query]) if query else {}, text)
+    asked: list[tuple[dict[str, str], str]] = [
+        ({}, "no one"),
+        ({"grammar": "titled"}, "No One"),
+        ({"finals": "accurate"}, "no ONE"),
+        ({"finals": "fast"}, "no one"),
+        ({"grammar": "titled", "finals": "accurate"}, "NO ONE"),
+    ]
+    for query, text in asked:
+        check(server, way, query, text)
 
 
 @pytest.mark.parametrize("way", BY_MODEL)
@@ -154,8 +167,9 @@ def test_a_pause_ends_segments_with_accurate_finals_later(server: LiveServer, pa
 
 def test_a_server_may_have_accurate_finals_for_all_that_do_not_say(live_server: Start) -> None:
     server = live_server(model=models(), finals="accurate")
-    queries: list[dict[str, str]] = [{}, {"finals": "fast"}, {"resumable": "true"}, {"stable_words": "true"}]
-    assert [live(server, **query) for query in queries] == ["no ONE", "no one", "no one", "no one"]
+    queries: list[dict[str, str]] = [{"grammar": "titled"}, {"finals": "fast"}, {"resumable": "true"}]
+    queries += [{}, {"stable_words": "true"}]
+    assert [live(server, **query) for query in queries] == ["NO ONE", "no one", "no one", "no ONE", "no one"]
 
 
 def test_a_grammar_and_a_model_that_are_not_there_are_refused_with_what_is(server: LiveServer) -> None:

@@ -64,6 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         ("en",),
         grammars={"loud": Titled()},
         accurate=ShoutingDecoder(),
+        accurate_grammars={"loud": ShoutingDecoder()},
     )
     key_file, _ = with_keys(tmp_path_factory.mktemp("keys"))
     with LiveServer([model], receipt_key_file=key_file, max_openings_per_s="off") as server:
