@@ -130,6 +130,11 @@ class AttentionConfig:
         return self.form.ahead
 
     @property
+    def segment_context(self) -> bool:
+        """True: over a whole segment attention reaches all frames."""
+        return True
+
+    @property
     def doubts_steady_audio(self) -> bool:
         """True: networks trained on speech alone recognize words in noise."""
         return True

@@ -228,7 +228,7 @@ def weights_path(path: Path, phones: Sequence[str] = (), acoustic_model: str = "
     return path.with_name(name + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))
 
 
-def second_pass_weights_path(path: Path, config: ModelConfig) -> Path:
+def second_pass_weights_path(path: Path, config: OwnConfig) -> Path:
     """Path of the weights tuned for a language model and the second pass over one acoustic model's outputs."""
     return weights_path(path, config.phones, f"{config.name}.accurate")
 

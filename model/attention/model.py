@@ -51,8 +51,13 @@ class AttentionModel:
         return Int8Slots(self._packed, capacity=capacity, largest=largest, threads=self.threads)
 
     def read(self, segment: NDArray[np.int16]) -> NDArray[np.float32]:
-        """Return log-probs (T, outputs) of a whole segment (S,), with all of it as context; callable on any thread."""
-        return read_segment(self._weights, segment)
+        """Return log-probs (T, outputs) of a whole segment (S,), with all of it as context; callable on any thread.
+
+        As those of a stream, they lag by `delay_frames`: the first ones lie before the segment.
+        """
+        rows = read_segment(self._weights, segment)
+        before = np.zeros((self.config.delay_frames, self.config.outputs), np.float32)
+        return np.concatenate([before, rows])[: len(rows)]
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
         """Return the largest product of a step, of all frames of `rows` windows, on noise, for separate timing."""

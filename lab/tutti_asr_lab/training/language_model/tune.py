@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from model.acoustic import load_own
-from model.config import ModelConfig
+from model.attention_config import OwnConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.interface import Decoder
 from model.ctc.weights import DecodingWeights
@@ -62,7 +62,7 @@ class Trial:
 class TunedSearch:
     """A beam search whose weights are tuned: an acoustic model, a language model, and the file of their weights."""
 
-    config: ModelConfig
+    config: OwnConfig
     language: Language
     weights_file: Path
     outputs_of: Callable[[Sequence[Utterance]], list[RecordingOutput]]
