@@ -74,11 +74,12 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int], count: int) 
         for block in range(sizes.blocks):
             products = plan.constants.products + (1 + block * BLOCK_PRODUCTS) * PRODUCT_COLUMNS * 8
             table = plan.constants.blocks + block * BLOCK_COLUMNS * 8
-            _feed_forward(plan, work, products, INNER1, streams)
+            wanted = sizes.new if block == sizes.blocks - 1 else sizes.window  # of the last one only the new frames
+            _feed_forward(plan, work, products, INNER1, streams, sizes.window)
             _attention(plan, work, products, table, block, states, streams)
-            _convolution(plan, work, products, table, block, states, streams)
-            _feed_forward(plan, work, products, INNER2, streams)
-            _normalize(plan, work, table, streams)
+            _convolution(plan, work, products, table, block, states, streams, wanted)
+            _feed_forward(plan, work, products, INNER2, streams, wanted)
+            _normalize(plan, work, table, streams, wanted)
         _head(plan, work, streams, out + first * sizes.new * frame)
         for row in range(streams):
             int64_at(slab + int64_at(states[0])[row] * fields.stride + fields.position)[0] += sizes.new
@@ -126,35 +127,41 @@ def _stem(plan: Plan, work: Work, count: int) -> None:
 
 
 @compiled
-def _norm(plan: Plan, work: Work, product: tuple[int, ...], rows: int) -> None:
-    """Quantize the layer norm of the rows of `work.x` for a product, into `work.bytes`."""
+def _x(plan: Plan, work: Work, row: int, frames: int) -> int:
+    """Address in `work.x` of row `row` of those that the first `frames` frames of all windows are."""
+    return work.x + (row // frames * plan.sizes.window + row % frames) * plan.sizes.width * 4
+
+
+@compiled
+def _norm(plan: Plan, work: Work, product: tuple[int, ...], count: int, frames: int) -> None:
+    """Quantize the layer norm of the first `frames` frames of each window for a product, into `work.bytes`."""
     width, vectors = plan.sizes.width, plan.sizes.width // LANES
-    for row in range(rows):
-        x, out = work.x + row * width * 4, work.bytes + row * width
+    for row in range(count * frames):
+        x, out = _x(plan, work, row, frames), work.bytes + row * width
         int8_kernels.norm_bytes(x, product[GAIN], product[SHIFT], product[LIMITS], out, vectors)
 
 
 @compiled
-def _add(plan: Plan, work: Work, product: tuple[int, ...], rows: int) -> None:
-    """Add a product's outputs to `work.x`."""
-    width, wide = plan.sizes.width, product[PANELS] * PANEL_SUMS
-    for row in range(rows):
-        sums, x = work.sums + row * wide, work.x + row * width * 4
-        add_sums(sums, product[MULTIPLIER], product[BIAS], x, width // LANES)
+def _add(plan: Plan, work: Work, product: tuple[int, ...], count: int, frames: int) -> None:
+    """Add a product's outputs to the first `frames` frames of each window."""
+    wide = product[PANELS] * PANEL_SUMS
+    for row in range(count * frames):
+        sums, x = work.sums + row * wide, _x(plan, work, row, frames)
+        add_sums(sums, product[MULTIPLIER], product[BIAS], x, plan.sizes.width // LANES)
 
 
 @compiled
-def _feed_forward(plan: Plan, work: Work, products: int, first: int, count: int) -> None:
-    """Add a feed-forward layer; its half is in the outer product's scales."""
-    sizes, rows = plan.sizes, count * plan.sizes.window
+def _feed_forward(plan: Plan, work: Work, products: int, first: int, count: int, frames: int) -> None:
+    """Add a feed-forward layer to the first `frames` frames of each window; its half is in the outer scales."""
+    sizes, rows = plan.sizes, count * frames
     inner, outer = product_at(products, first), product_at(products, first + 1)
-    _norm(plan, work, inner, rows)
+    _norm(plan, work, inner, count, frames)
     _multiply(inner, work.bytes, plan.constants.row_offsets, rows, work.sums)
     for row in range(rows):
         sums, out = work.sums + row * inner[PANELS] * PANEL_SUMS, work.bytes + row * sizes.inner
         int8_kernels.silu_bytes(sums, inner[MULTIPLIER], inner[BIAS], outer[LIMITS], out, sizes.inner // LANES)
     _multiply(outer, work.bytes, plan.constants.inner_offsets, rows, work.sums)
-    _add(plan, work, outer, rows)
+    _add(plan, work, outer, count, frames)
 
 
 @compiled
@@ -165,7 +172,7 @@ def _attention(plan: Plan, work: Work, products: int, table: int, block: int, st
     slot_of, at = int64_at(slots), int64_at(table)
     rows = count * sizes.window
     attending, attended = product_at(products, ATTENDING), product_at(products, ATTENDED)
-    _norm(plan, work, attending, rows)
+    _norm(plan, work, attending, count, sizes.window)
     _multiply(attending, work.bytes, plan.constants.row_offsets, rows, work.sums)
     multiplier, bias = attending[MULTIPLIER], attending[BIAS]
     for row in range(rows):
@@ -188,7 +195,7 @@ def _attention(plan: Plan, work: Work, products: int, table: int, block: int, st
         mixed, out = work.mixed + row * (width + LANES) * 4, work.bytes + row * width
         int8_kernels.float_bytes(mixed, attended[LIMITS], out, vectors)
     _multiply(attended, work.bytes, plan.constants.row_offsets, rows, work.sums)
-    _add(plan, work, attended, rows)
+    _add(plan, work, attended, count, sizes.window)
 
 
 @compiled
@@ -289,14 +296,16 @@ def _pack_values(values: int, stride: int, groups: int, deep: int, out: int) -> 
 
 
 @compiled
-def _convolution(plan: Plan, work: Work, products: int, table: int, block: int, states: States, count: int) -> None:
-    """Add the gated convolution; frames after the window count as zeros."""
+def _convolution(
+    plan: Plan, work: Work, products: int, table: int, block: int, states: States, count: int, wanted: int
+) -> None:
+    """Add the gated convolution to the first `wanted` frames of each window; frames after it count as zeros."""
     sizes, fields, width, vectors = plan.sizes, plan.fields, plan.sizes.width, plan.sizes.width // LANES
     slots, slab, stride = states
     slot_of, at = int64_at(slots), int64_at(table)
     rows, half, before = count * sizes.window, width * 2, sizes.taps // 2
     gated, mixed = product_at(products, GATED), product_at(products, MIXED)
-    _norm(plan, work, gated, rows)
+    _norm(plan, work, gated, count, sizes.window)
     _multiply(gated, work.bytes, plan.constants.row_offsets, rows, work.sums)
     for row in range(count):
         state = slab + slot_of[row] * stride
@@ -310,22 +319,22 @@ def _convolution(plan: Plan, work: Work, products: int, table: int, block: int, 
             else:
                 sums = work.sums + (row * sizes.window + frame) * gated[PANELS] * PANEL_SUMS
                 kernels.gated_halves(sums, gated[MULTIPLIER], gated[BIAS], place, vectors)
-        for frame in range(sizes.window):
-            out = work.bytes + (row * sizes.window + frame) * width
+        for frame in range(wanted):
+            out = work.bytes + (row * wanted + frame) * width
             frames = work.joined + frame * half
             kernels.convolved_bytes(frames, at[TAPS], at[TAPS_BIAS], mixed[LIMITS], out, vectors, sizes.taps)
         int8_kernels.copy_bytes(cache, work.joined + sizes.new * half, before * half)
-    _multiply(mixed, work.bytes, plan.constants.row_offsets, rows, work.sums)
-    _add(plan, work, mixed, rows)
+    _multiply(mixed, work.bytes, plan.constants.row_offsets, count * wanted, work.sums)
+    _add(plan, work, mixed, count, wanted)
 
 
 @compiled
-def _normalize(plan: Plan, work: Work, table: int, count: int) -> None:
-    """Replace the rows of `work.x` by the block's layer norm."""
-    at, width = int64_at(table), plan.sizes.width
-    for row in range(count * plan.sizes.window):
-        x = work.x + row * width * 4
-        layer_norm(x, at[BLOCK_GAIN], at[BLOCK_SHIFT], x, width // LANES)
+def _normalize(plan: Plan, work: Work, table: int, count: int, frames: int) -> None:
+    """Replace the first `frames` frames of each window by the block's layer norm."""
+    at = int64_at(table)
+    for row in range(count * frames):
+        x = _x(plan, work, row, frames)
+        layer_norm(x, at[BLOCK_GAIN], at[BLOCK_SHIFT], x, plan.sizes.width // LANES)
 
 
 @compiled
@@ -334,11 +343,9 @@ def _head(plan: Plan, work: Work, count: int, out: int) -> None:
     sizes, width = plan.sizes, plan.sizes.width
     head = product_at(plan.constants.products, 1 + sizes.blocks * BLOCK_PRODUCTS)
     rows = count * sizes.new
-    for row in range(count):
-        for frame in range(sizes.new):
-            x = work.x + (row * sizes.window + frame) * width * 4
-            place = work.bytes + (row * sizes.new + frame) * width
-            int8_kernels.float_bytes(x, head[LIMITS], place, width // LANES)
+    for row in range(rows):
+        x, place = _x(plan, work, row, sizes.new), work.bytes + row * width
+        int8_kernels.float_bytes(x, head[LIMITS], place, width // LANES)
     _multiply(head, work.bytes, plan.constants.row_offsets, rows, work.sums)
     every = head[PANELS] * (COLUMNS // LANES)
     first = (sizes.letters + LANES - 1) // LANES if sizes.phones else every
