@@ -25,7 +25,7 @@ class Form:
 
     new: int = 8
     ahead: int = 12
-    left: int = 100
+    left: int = 104
 
     @property
     def window(self) -> int:

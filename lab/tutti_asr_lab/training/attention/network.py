@@ -89,10 +89,10 @@ class AttentionNetwork(nn.Module):
         silence = torch.zeros(len(pcm), self.features.overlap, dtype=torch.int16)
         return cast(Tensor, self.features(pcm, silence)[0])
 
-    def forward(self, features: Tensor, frames: Tensor, chunk: int = 0) -> Tensor:
+    def forward(self, features: Tensor, frames: Tensor, chunk: int = 0, left: int = 0) -> Tensor:
         """Normalized log-mel (B, 2T, F) of recordings of `frames` (B,) frames -> logits (B, T, outputs).
 
-        `chunk`: frames that are computed together, which see `form.left` frames before them and none after; 0: all.
+        `chunk`: frames that are computed together, which see `left` frames before them and none after; 0: all.
         """
         x = functional.pad(features, (0, 0, 1, 0)).transpose(1, 2)  # (B, F, 2T + 1)
         x = self.stem(x).transpose(1, 2)
@@ -100,7 +100,7 @@ class AttentionNetwork(nn.Module):
         count = x.shape[1]
         length = chunk or count
         x = functional.pad(x, (0, 0, 0, -count % length))
-        mask = seen(x.shape[1], frames, chunk, self.config.form.left)
+        mask = seen(x.shape[1], frames, chunk, left)
         for block in self.blocks:
             x = block(x, mask, length)
         return cast(Tensor, self.head(x[:, :count]))

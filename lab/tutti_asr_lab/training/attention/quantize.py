@@ -121,7 +121,7 @@ def inputs_of(network: AttentionNetwork, pcm: Tensor) -> Inputs:
             keep("stem", padded.unfold(1, HOPS + 1, HOPS).transpose(2, 3).flatten(2))
             frames = torch.full((len(rows),), features.shape[1] // HOPS)
             for chunk in CHUNKS:
-                network(features, frames, chunk)
+                network(features, frames, chunk, network.config.form.left)
     finally:
         for each in hooks:
             each.remove()

@@ -37,7 +37,7 @@ from tutti_asr_lab.training.acoustic.optimizer.optimizers import Schedule
 from tutti_asr_lab.training.acoustic.recipe import Recipe, recipe_of, section
 from tutti_asr_lab.training.acoustic.snapshots import Snapshots, exclusive, state_of
 from tutti_asr_lab.training.acoustic.trainer import make_augmenter
-from tutti_asr_lab.training.attention.hama import initialize
+from tutti_asr_lab.training.attention.hama import initialize, read_wheel
 from tutti_asr_lab.training.attention.network import AttentionNetwork
 from tutti_asr_lab.training.lexicon.spoken import Pronunciations
 
@@ -53,6 +53,7 @@ class FineTuning:
     recipe: Recipe = field(default_factory=Recipe)
     head_factor: float = 8.0  # times the body's learning rate, `recipe.matrix_lr`
     chunks: tuple[tuple[int, float], ...] = CHUNKS
+    left: int = 100  # frames before its chunk that a frame sees
 
     @classmethod
     def read(cls, path: Path) -> tuple[AttentionConfig, FineTuning]:
@@ -161,7 +162,7 @@ class Run:
             features = self.network.read(batch.pcm)
         features = mask(features, (2 * batch.frames).tolist(), self.recipe.augmentation, rng)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.precision == "bf16"):
-            logits = self.network(features, batch.frames, chunk)
+            logits = self.network(features, batch.frames, chunk, self.tuning.left)
         letters, phones = (functional.log_softmax(part.float(), -1) for part in self.network.parts(logits))
         assert batch.phones is not None
         by_phones, by_letters = (
@@ -217,7 +218,7 @@ def train(options: argparse.Namespace) -> None:
             run.average.load_state_dict(run.network.state_dict())
         else:
             run.fit_features()
-            initialize(run.network, options.hama)
+            initialize(run.network, *read_wheel(options.hama))
             run.average.load_state_dict(run.network.state_dict())
             torch.save(run.network.state_dict(), options.out / "start.pt")
         _loop(run, snapshots)
