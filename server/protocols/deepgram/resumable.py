@@ -27,6 +27,7 @@ from server.streaming.connection import ConnectionContext
 from server.streaming.outbox import OutFrame
 
 EVERY_S = 1.0  # seconds of audio between tickets
+BYTES_A_SECOND = 32_000  # of tickets: larger ones come less often
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 SLACK_S = 1e-6  # times on the wire are rounded to microseconds
 
@@ -125,6 +126,7 @@ class ResumableStream(DeepgramStream):
         self._had_finals = 0  # finals that the client has received
         self._had_s = 0.0  # stream time up to which it has received interims
         self._marked_s = tickets.now()
+        self._every_s = EVERY_S
         if session.resumption is not None:
             tickets.opened()
 
@@ -181,7 +183,7 @@ class ResumableStream(DeepgramStream):
         resumption = self._session.resumption
         if not self._state.reads or resumption is None or resumption.order.marking:
             return
-        if resumption.unmarked_s >= EVERY_S or self._tickets.ages(self._marked_s):
+        if resumption.unmarked_s >= self._every_s or self._tickets.ages(self._marked_s):
             self._mark()
 
     def _mark(self) -> None:
@@ -208,7 +210,9 @@ class ResumableStream(DeepgramStream):
         assert self._session.resumption is not None, "it has tickets"
         audio_s = _seconds(self._session.resumption.replay_from_s(ticket.stream.audio))
         self._metrics.tickets.inc()
-        return _encode(TicketOut(self._tickets.write(ticket), audio_s, ticket.stream.finals, self._stream_id))
+        text = self._tickets.write(ticket)
+        self._every_s = max(EVERY_S, len(text) / BYTES_A_SECOND)
+        return _encode(TicketOut(text, audio_s, ticket.stream.finals, self._stream_id))
 
     # Resuming
 
