@@ -21,16 +21,19 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as encoded
 
 from model.attention_config import OwnConfig, own_config_of
-from model.config import MACRO_LANGUAGES, PAIRS, SHIPPED_WEIGHTS, ModelConfig, shipped_named
+from model.config import MACRO_LANGUAGES, PAIRS, SHIPPED_LANGUAGES, SHIPPED_WEIGHTS, ModelConfig, shipped_named
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
 
 WEIGHTS = SHIPPED_WEIGHTS
-SHIPPED = WEIGHTS / "tutti-small.safetensors"
-SHIPPED_BY_LANGUAGE = {"en": SHIPPED, "zh": WEIGHTS / "tutti-mandarin.safetensors"}
+SHIPPED_MODELS = tuple(WEIGHTS / f"{name}.safetensors" for name in SHIPPED_LANGUAGES)
+SHIPPED = SHIPPED_MODELS[0]
+"""The default model."""
+GRU = WEIGHTS / "tutti-gru.safetensors"
+"""The English GRU network, which computes in floats, too."""
+SHIPPED_BY_LANGUAGE = {SHIPPED_LANGUAGES[path.stem]: path for path in reversed(SHIPPED_MODELS)}
 GRU_SIDES = ("input", "recurrent")  # its products
 Arrays = Mapping[str, NDArray[Any]]
-SHIPPED_MODELS = tuple(SHIPPED_BY_LANGUAGE.values())
 
 WHAT_MODELS_ARE = (
     "a model is a file NAME.safetensors with NAME.json next to it, a folder with .onnx graphs and tokens.txt, "
@@ -43,7 +46,7 @@ def shipped_for(language: str) -> Path:
     first = language.replace("_", "-").partition("-")[0].lower()
     path = SHIPPED_BY_LANGUAGE.get(MACRO_LANGUAGES.get(first, first))
     if path is None:
-        there = ", ".join(SHIPPED_BY_LANGUAGE)
+        there = ", ".join(sorted(SHIPPED_BY_LANGUAGE))
         raise CheckpointError(
             f"no model of the language {language!r} is shipped; there is {there}. --model takes another"
         )

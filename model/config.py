@@ -13,6 +13,10 @@ from typing import Any
 FORMAT_VERSION = 4  # 3 has no language, 2 also no phones, 1 also no integers
 _READ = (1, 2, 3, FORMAT_VERSION)
 SHIPPED_WEIGHTS = Path(__file__).parent / "weights"
+SHIPPED_LANGUAGES = {"tutti-gru": "en", "tutti-mandarin": "zh"}
+"""The shipped models and their languages: of models of one language, the first is the default."""
+FORMER_NAMES = {"tutti-small": "tutti-gru"}
+"""Names that shipped models had before, which requests and `--model` may still have."""
 OWN_ARCHITECTURE = "ctc-rnn"
 BLANK = 0
 TAIL_FRAMES = 2
@@ -28,9 +32,10 @@ ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC bl
 
 
 def shipped_named(name: str) -> Path | None:
-    """Return the shipped checkpoint named `tutti-small` or `small`, for example; None if there is none."""
-    candidates = (SHIPPED_WEIGHTS / f"{each}.safetensors" for each in (name, f"tutti-{name}"))
-    return next((path for path in candidates if path.with_suffix(".json").exists()), None)
+    """Return the shipped checkpoint named `tutti-gru` or `gru`, for example; None if there is none."""
+    names = (name, f"tutti-{name}")
+    paths = (SHIPPED_WEIGHTS / f"{FORMER_NAMES.get(full, full)}.safetensors" for full in names)
+    return next((path for path in paths if path.with_suffix(".json").exists()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class ModelConfig:
     convolution waits for.
     """
 
-    name: str = "tutti-small"
+    name: str = "tutti-gru"
     version: str = "0"
     sample_rate: int = 16_000
     step_samples: int = 1_280  # 80 ms: two output frames a step

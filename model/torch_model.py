@@ -57,8 +57,8 @@ class TorchModel:
 
     @classmethod
     def load(cls, path: Path | None = None, *, device: str = "auto", precision: str = "auto") -> TorchModel:
-        """Read a checkpoint, the shipped one if no path is given. Raises: CheckpointError, PrecisionError."""
-        network, digest = load_network(checkpoint.SHIPPED if path is None else checkpoint.named(path))
+        """Read a checkpoint, the shipped GRU network if no path is given. Raises: CheckpointError, PrecisionError."""
+        network, digest = load_network(checkpoint.GRU if path is None else checkpoint.named(path))
         return cls(network, digest, device=device, precision=precision)
 
     @classmethod

@@ -23,6 +23,7 @@ import numpy as np
 
 from model import levels
 from model.acoustic import load_own
+from model.checkpoint import GRU
 from model.ctc.search import kernel
 from model.decoder import SENTENCES, accurate_of, decoder_of
 from model.int8 import step
@@ -70,9 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--published", action="store_true", help="the steps of published networks, too")
     parser.add_argument("--types", type=Path, help="write the argument types of what was used to this file")
     asked = parser.parse_args(arguments)
-    model = load_own(device="cpu")
-    if model.facts.precision == "int8":
-        _timed("8-bit step", lambda: model.slots(capacity=1, largest=1).run([0]), step.step)
+    model, gru = load_own(device="cpu"), load_own(GRU, device="cpu")
+    if gru.facts.precision == "int8":
+        _timed("8-bit step", lambda: gru.slots(capacity=1, largest=1).run([0]), step.step)
 
     def search() -> None:
         accurate = accurate_of(model.facts, decoder_of(model.facts, decoder="beam"))

@@ -14,12 +14,15 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from model.config import BEAMS, MAX_BEAMS
+from model.config import BEAMS, MAX_BEAMS, SHIPPED_LANGUAGES
 from server.configuration.addresses import listen_host
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
 from server.configuration.variables import listed
 
-SHIPPED_ON_DEMAND = (ModelEntry(name="tutti-mandarin", path=Path("tutti-mandarin"), on_demand=True),)
+SHIPPED_ON_DEMAND = tuple(
+    ModelEntry(name=name, path=Path(name), languages=(language,), on_demand=True)
+    for name, language in [*SHIPPED_LANGUAGES.items()][1:]
+)
 UPLOADS_A_PLACE = 8  # at a time, in the memory of one upload of the largest size
 AUTO_SLOTS = 1_024  # more streams than one replica carries
 STALLS = 3  # hung engines, one after the other, that a stream outlasts
@@ -280,14 +283,18 @@ class Settings(BaseSettings):
     def of_models(self) -> tuple[tuple[ModelEntry | None, Settings], ...]:
         """Return each model to serve with settings of its own, the default first; None stands for `model`.
 
-        If no model is named, those that ship: the English one, and on demand the others. Raises: SettingsError.
+        If no model is named, those that ship: the default, and on demand the others. Raises: SettingsError.
         """
         entries = read_models(self.models_file) if self.models_file is not None else self.models
         if not entries:
             others = SHIPPED_ON_DEMAND if self.model is None else ()
-            of_words = {"lm": self.lm if self.lm == "off" else None}  # a file of words is English
-            return ((None, self), *((entry, self.of_model(entry).model_copy(update=of_words)) for entry in others))
+            return ((None, self), *((entry, self._of_shipped(entry)) for entry in others))
         return tuple((entry, self.of_model(entry)) for entry in entries)
+
+    def _of_shipped(self, entry: ModelEntry) -> Settings:
+        """Return the settings of a shipped model alone: the language model's file, if any, is of English words."""
+        english = entry.languages == ("en",)
+        return self.of_model(entry).model_copy(update={"lm": self.lm if english or self.lm == "off" else None})
 
     @property
     def of_default(self) -> Settings:

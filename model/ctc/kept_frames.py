@@ -14,9 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.ctc.search.logs import exp
-from model.machine.compiled import DoubleArray, FloatArray, LongArray, entry_point
+from model.ctc.search.prefix_score import KEEPS_BLANK, KEPT_SYMBOLS
+from model.machine.compiled import DoubleArray, FloatArray, LongArray, compiled_inline, entry_point
 
 NOTHING = 255  # count of a frame without a possible symbol, which only a broken model outputs
+
+
+@compiled_inline
+def _has(symbols: NDArray[np.uint16], first: int, end: int, symbol: int) -> bool:
+    """Whether a symbol is in symbols[first:end]."""
+    has = False
+    for k in range(first, end):
+        has = has or symbols[k] == symbol
+    return has
 
 
 @entry_point
@@ -30,10 +40,10 @@ def prune(  # noqa: PLR0917 - compiled code has no keywords
     values: FloatArray,
     ends: LongArray,
 ) -> None:
-    """Select the symbols of log_probs (B, T, V) that a search with these `limits` (share, symbols) reads, best first.
+    """Select the symbols of log_probs (B, T, V) that a search with these `limits` reads, best first; then the blank.
 
-    Outputs: counts (B, T), and ends (B,) of the rows in `symbols` and `values`. `writes` (V,) is 0 for symbols that the
-    search never reads.
+    The blank is added if the search keeps it in each frame. Outputs: counts (B, T), and ends (B,) of the rows in
+    `symbols` and `values`. `writes` (V,) is 0 for symbols that the search never reads.
     """
     size = 0
     for b in range(log_probs.shape[0]):
@@ -44,16 +54,17 @@ def prune(  # noqa: PLR0917 - compiled code has no keywords
             while not certain and count < limits[1] and (total < limits[0] or limits[0] >= 1.0):
                 best = -1
                 for c in range(len(row)):
-                    if writes[c] and abs(row[c]) < np.inf and (best < 0 or row[c] > row[best]):
-                        taken = False
-                        for k in range(size - count, size):
-                            taken = taken or symbols[k] == c
-                        if not taken:
-                            best = c
+                    better = abs(row[c]) < np.inf and (best < 0 or row[c] > row[best])
+                    if writes[c] and better and not _has(symbols, size - count, size, c):
+                        best = c
                 if best < 0:
                     break
                 symbols[size], values[size] = best, row[best]
                 total += exp(np.float64(row[best]))
+                count, size = count + 1, size + 1
+            keeps_blank = limits[KEEPS_BLANK] != 0 and not certain and abs(row[blank]) < np.inf
+            if keeps_blank and not _has(symbols, size - count, size, blank):
+                symbols[size], values[size] = blank, row[blank]
                 count, size = count + 1, size + 1
             counts[b, t] = count if count or certain else NOTHING
         ends[b] = size
@@ -110,9 +121,9 @@ class FrameKeeper:
     """Appends the symbols that a search reads to the kept frames of streams."""
 
     def __init__(self, writes: NDArray[np.uint8], blank: int, limits: DoubleArray) -> None:
-        """`limits` (share, symbols) and `writes` (V,) are those of the search."""
+        """`limits` and `writes` (V,) are those of the search."""
         self._writes, self._blank, self._limits = writes, blank, limits
-        self._most = min(int(limits[1]), len(writes))
+        self._most = min(int(limits[KEPT_SYMBOLS] + limits[KEEPS_BLANK]), len(writes))
 
     def keep(self, streams: Iterator[tuple[KeptFrames, int]], log_probs: FloatArray) -> None:
         """Append to each of B streams the given number of last frames of its row of log_probs (B, T, V)."""

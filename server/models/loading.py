@@ -66,16 +66,10 @@ def load_decoders(
     accurate = accurate_of(facts, decoder, settings.lm, settings.model)
     if accurate is not None and settings.finals == "accurate":
         accurate.warm_up()
-    accurate_grammars = {} if accurate is None else {name: accurate.over(each) for name, each in grammars.items()}
+    again = {} if accurate is None else {name: accurate.over(search) for name, search in grammars.items()}
     named = (None, ()) if entry is None else (entry.name, entry.languages)
     loaded = LoadedModel.of(
-        facts,
-        decoder,
-        *named,
-        engines=engines,
-        grammars=grammars,
-        accurate=accurate,
-        accurate_grammars=accurate_grammars,
+        facts, decoder, *named, engines=engines, grammars=grammars, accurate=accurate, accurate_grammars=again
     )
     if is_english(loaded.languages):
         shipped_tagger().warm_up()

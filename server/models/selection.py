@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from model.config import MACRO_LANGUAGES
+from model.config import FORMER_NAMES, MACRO_LANGUAGES
 from server.errors import BadParameter, FluxModel
 
 MULTI = "multi"  # Deepgram's word for several languages at once: the default model
@@ -68,9 +68,14 @@ class ModelNames:
     """Names and languages of the served models. The first is the default; no languages: not known, any is taken."""
 
     def __init__(self, served: Mapping[str, tuple[str, ...]], aliases: Mapping[str, str]) -> None:
-        """`aliases` point to served names, or to anything else for the default. Unknown names need the alias `ANY`."""
+        """`aliases` point to served names, or to anything else for the default. Unknown names need the alias `ANY`.
+
+        A served model also has the name that it shipped under before, unless that is an alias.
+        """
         self._served = dict(served)
         self._by_name = {name.casefold(): name for name in served}
+        former = ((old, new) for old, new in FORMER_NAMES.items() if new in served and old not in aliases)
+        self._by_name = dict(former) | self._by_name
         self._aliases = aliases
 
     @property

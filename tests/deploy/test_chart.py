@@ -77,7 +77,7 @@ def test_manifests_match_the_schemas(manifests: tuple[Manifest, ...], version: s
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("autoscaling.by=cpu", "by"),
         ("model.from=job", "model.name"),
-        ("settings.model=tutti-small,model.name=x,model.claim=y", "settings.model"),
+        ("settings.model=tutti-gru,model.name=x,model.claim=y", "settings.model"),
         ("model.name=x", "model.claim"),
         ("gateway.enabled=true", "gateway.parentRefs"),
         ("keys.contents.api_keys={abc}", "keys.contents.resume_keys"),

@@ -94,7 +94,7 @@ def machine_code(container: Container, folder: str) -> set[str]:
 def torch_running(built: tuple[Engine, str]) -> Iterator[Container]:
     """Run the image with PyTorch, computing in 32-bit floats, within limits of its own."""
     engine, name = image("torch")
-    words = ("tutti", "serve", "--precision", "fp32")
+    words = ("tutti", "serve", "--model", "gru", "--precision", "fp32")
     limits = (*LIMITS, f"--memory={TORCH_MEMORY}", f"--memory-swap={TORCH_MEMORY}")
     with Container(engine, name, *documented(), *limits, *WITHOUT_HOME, files=FILES_LIMIT, words=words) as container:
         container.wait_ready()

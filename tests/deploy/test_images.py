@@ -139,7 +139,7 @@ def test_dockerignore_includes_the_program_and_no_local_files() -> None:
     lets_through = DockerIgnore((DOCKER / "Dockerfile.dockerignore").read_text())
     for path in (
         "server/cli/__init__.py",
-        "model/weights/tutti-small.safetensors",
+        "model/weights/tutti-gru.safetensors",
         "server/web/index.html",
         "pyproject.toml",
         "clients/pyproject.toml",

@@ -131,7 +131,7 @@ def test_the_context_of_the_images_has_what_the_dockerfile_copies(released: Path
     with tarfile.open(released / f"tutti-{NUMBER}-images.tar.gz") as archive:
         names = set(archive.getnames())
     assert {"deploy/docker/Dockerfile", "deploy/docker/start.sh", "deploy/requirements.lock", "pyproject.toml"} <= names
-    assert {"server/cli/__init__.py", "clients/pyproject.toml", "model/weights/tutti-small.safetensors"} <= names
+    assert {"server/cli/__init__.py", "clients/pyproject.toml", "model/weights/tutti-gru.safetensors"} <= names
     assert not [name for name in names if name.startswith(("tests/", "docs/", "loadtest/results/", ".git/"))]
 
 

@@ -30,8 +30,8 @@ BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, in
 DATA = {
     "model/samples/demo.flac",
     "model/samples/samples.jsonl",
-    "model/weights/tutti-small.json",
-    "model/weights/tutti-small.safetensors",
+    "model/weights/tutti-gru.json",
+    "model/weights/tutti-gru.safetensors",
     "model/weights/tutti-words.arpa.gz",
     "model/weights/tutti-words.lexicon.gz",
     "server/asyncapi.yaml",

@@ -37,7 +37,7 @@ SPOKEN = next(u for u in samples() if u.audio.stem == "account_number")
 
 @pytest.fixture(scope="module")
 def network() -> Network:
-    return load_network(checkpoint.SHIPPED)[0]
+    return load_network(checkpoint.GRU)[0]
 
 
 @pytest.fixture(scope="module")

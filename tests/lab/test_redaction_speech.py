@@ -42,7 +42,7 @@ def test_no_digit_of_a_number_in_groups_is_in_any_message(tmp_path: Path, after:
     need_programs("espeak-ng")
     path = tmp_path / "keys"
     path.write_text(f"{hashlib.sha256(b'calls').hexdigest()} calls redact=pci,ssn\n")
-    models, _ = load_served(Settings(model=Path("tutti-small")))
+    models, _ = load_served(Settings(model=Path("tutti-gru")))
     audio = speech(after)
     found: dict[str, list[dict[str, Any]]] = {}
     with LiveServer(models, api_keys=["open"], api_keys_file=path) as server:

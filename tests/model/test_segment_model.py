@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from model import checkpoint, segment_model
-from model.acoustic import load_own
+from model.acoustic import load_own, log_probs_of
+from model.config import ModelConfig
 from model.ctc.interface import FrameAudio
 from model.ctc.weights import DecodingWeights
-from model.decoder import SHIPPED_LM, accurate_of, decoder_of, second_pass_weights_path
+from model.decoder import SHIPPED_LM, accurate_of, decoder_of, grammars_of, second_pass_weights_path
 from model.errors import CheckpointError
 from model.facts import AcousticModel, ModelFacts
 from model.int8_model import Int8Model
@@ -25,15 +26,29 @@ from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
 from tests.support.audio.speech import samples
-from tests.support.networks.wide_context import with_segment_context
 
-SMALL = Path("tutti-small")
 SAMPLE = checkpoint.WEIGHTS.parent / "samples" / "demo.flac"
+
+
+read = Int8Model.read
+
+
+class WideContext(ModelConfig):
+    """Of a network with segment context, for which the shipped one stands in."""
+
+    __slots__ = ()
+    segment_context = True  # type: ignore[assignment]
+
+
+def with_segment_context(facts: ModelFacts) -> ModelFacts:
+    config = facts.own_config
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return dataclasses.replace(facts, config=WideContext(**fields))
 
 
 @pytest.fixture(scope="module")
 def model() -> Int8Model:
-    loaded = load_own(SMALL, device="cpu", precision="int8")
+    loaded = load_own(checkpoint.GRU, device="cpu", precision="int8")
     assert isinstance(loaded, Int8Model)
     return loaded
 
@@ -71,7 +86,7 @@ def test_a_network_with_segment_context_processes_the_segment_again(
     facts = with_segment_context(model.facts)
     given: list[PCM] = []
     monkeypatch.setattr(Int8Model, "read", lambda self, pcm: given.append(pcm) or read(self, pcm))
-    accurate = accurate_of(facts, decoder_of(facts), checkpoint=SMALL)
+    accurate = accurate_of(facts, decoder_of(facts), checkpoint=checkpoint.GRU)
     assert accurate is not None
     assert accurate.reads_audio
     state: Any = accurate.start(0)
@@ -85,18 +100,12 @@ def test_a_network_with_segment_context_processes_the_segment_again(
     words = again()
     assert len(words) > len(accurate.words(state))
     assert np.array_equal(given[-1], speech)
-
-
-read = Int8Model.read
-
-
-def test_a_network_with_segment_context_needs_exact_integers(model: Int8Model) -> None:
-    in_floats = dataclasses.replace(with_segment_context(model.facts), precision="bf16")
+    in_floats = dataclasses.replace(facts, precision="bf16")
     assert accurate_of(in_floats, decoder_of(in_floats)) is None
 
 
 def test_the_reader_computes_what_the_served_checkpoint_computes(model: Int8Model, speech: PCM) -> None:
-    reader = reader_for(model.facts, SMALL)
+    reader = reader_for(model.facts, checkpoint.GRU)
     assert (reader.frame_samples, reader.step_frames) == (model.config.frame_samples, model.config.frames_per_step)
     assert reader.digest == model.digest
     assert np.array_equal(reader.read(speech), model.read(speech)[model.config.delay_frames :])
@@ -113,11 +122,11 @@ def test_the_checkpoint_is_loaded_once_and_by_the_first_segment(
 
     segment_model._loaded.cache_clear()
     monkeypatch.setattr(segment_model, "load_own", load)
-    readers = [reader_for(model.facts, SMALL) for _ in range(2)]
+    readers = [reader_for(model.facts, checkpoint.GRU) for _ in range(2)]
     assert not loaded
     for reader in (*readers, readers[0]):
         reader.read(speech[: model.config.step_samples])
-    assert loaded == [SMALL]
+    assert loaded == [checkpoint.GRU]
 
 
 def test_a_file_that_is_not_the_served_one_is_refused_by_its_digest(model: Int8Model, tmp_path: Path) -> None:
@@ -134,8 +143,8 @@ def test_a_model_that_cannot_process_segments_is_refused(model: Int8Model, monke
         config, facts = model.config, ModelFacts.own(model.config, "streams", "int8")
 
     monkeypatch.setattr(segment_model, "load_own", lambda path, **_: Streaming())
-    with pytest.raises(CheckpointError, match="tutti-small cannot process whole segments; use finals=fast"):
-        reader_for(Streaming.facts, SMALL).read(np.zeros(model.config.step_samples, np.int16))
+    with pytest.raises(CheckpointError, match=r"tutti-gru\S* cannot process whole segments; use finals=fast"):
+        reader_for(Streaming.facts, checkpoint.GRU).read(np.zeros(model.config.step_samples, np.int16))
 
 
 def test_the_shipped_recordings_are_recognized_at_least_as_well() -> None:
@@ -146,3 +155,15 @@ def test_the_shipped_recordings_are_recognized_at_least_as_well() -> None:
         )
         errors[finals] = found.figures()["wer"]
     assert errors["accurate"] <= errors["fast"], errors
+
+
+def test_a_grammar_finds_in_kept_outputs_what_it_found_in_the_stream(model: Int8Model) -> None:
+    grammar, plain = grammars_of(model.facts)["digits"], accurate_of(model.facts, decoder_of(model.facts))
+    assert plain is not None
+    accurate, spoken = plain.over(grammar), read_pcm(SAMPLE.with_name("number.flac"), model.config.sample_rate)
+    state: Any = accurate.start(model.config.delay_frames)
+    (rows,) = log_probs_of(model, [spoken])
+    accurate.advance([state], rows[None])
+    again = accurate.second_pass(state, None)
+    assert again is not None
+    assert [word.text for word in again()] == [word.text for word in accurate.words(state)] != []

@@ -18,6 +18,7 @@ from functools import partial
 import numpy as np
 
 from model.acoustic import load_own
+from model.checkpoint import GRU
 from model.evaluation.ceiling import BATCHES
 from model.facts import AcousticModel
 
@@ -109,8 +110,8 @@ def _efficiency(model: AcousticModel, seconds: dict[Work, float], rows: Sequence
 
 
 def main() -> None:
-    """Print the efficiency of small batches of the shipped model in int8 and fp32, on one core."""
-    for found in measure_small([load_own(device="cpu", precision=each, threads=1) for each in ("int8", "fp32")]):
+    """Print the efficiency of small batches of the shipped GRU network in int8 and fp32, on one core."""
+    for found in measure_small([load_own(GRU, device="cpu", precision=each, threads=1) for each in ("int8", "fp32")]):
         print(f"{found.precision}: products up to {found.peak_gflops:.0f} GFLOP/s; rows, step ms, of peak, product")  # noqa: T201
         for rows, speeds in found.by_rows.items():
             step, product = found.shares(rows)

@@ -30,7 +30,7 @@ def export(
     from tutti_asr_lab import export_onnx
 
     try:
-        path = export_onnx.export(load_network(checkpoint.named(model) if model else checkpoint.SHIPPED)[0], directory)
+        path = export_onnx.export(load_network(checkpoint.named(model) if model else checkpoint.GRU)[0], directory)
         if int8:
             export_onnx.quantize(path)
     except (ModelError, OSError) as error:

@@ -3,6 +3,7 @@
 import pytest
 
 from model.acoustic import load_own
+from model.checkpoint import GRU
 from tutti_asr_lab.benchmarks.small_batches import Efficiency, Rows, measure_small
 
 TRIES = 3  # other programs fill the caches that a step reads its weights from
@@ -11,7 +12,7 @@ LEAST_GAIN = 6.0  # of int8 over fp32, a step of one row; measured: 26
 
 
 def test_small_batches_in_int8_are_efficient():
-    models = [load_own(precision=each, threads=1) for each in ("int8", "fp32")]
+    models = [load_own(GRU, precision=each, threads=1) for each in ("int8", "fp32")]
     found = []
     while not any(found) and len(found) < TRIES:
         int8, fp32 = measure_small(models, (1, 4, 64), turns=3)
@@ -21,7 +22,7 @@ def test_small_batches_in_int8_are_efficient():
 
 
 def test_shares_are_of_the_fastest_product_of_the_run():
-    [found] = measure_small([load_own(precision="int8", threads=1)], (1, 2), turns=1)
+    [found] = measure_small([load_own(GRU, precision="int8", threads=1)], (1, 2), turns=1)
     assert found.precision == "int8"
     assert list(found.by_rows) == [1, 2]
     assert all(0.0 < found.shares(rows)[1] <= 1.001 for rows in (1, 2)), "products are part of the peak"

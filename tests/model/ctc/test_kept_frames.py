@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,16 +30,17 @@ def keep(keeper: FrameKeeper, rows: np.ndarray, step: int) -> KeptFrames:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=seeds, step=st.integers(1, 50), broken=st.booleans(), share=st.sampled_from((0.9, 0.99, 1.0)))
+@given(seed=seeds, step=st.integers(1, 50), broken=st.booleans(), share=st.sampled_from((0.5, 0.9, 0.99, 1.0)))
+@pytest.mark.parametrize("blank", [False, True])
 def test_a_search_over_kept_frames_equals_one_over_the_models_own(
-    seed: int, step: int, broken: bool, share: float
+    blank: bool, seed: int, step: int, broken: bool, share: float
 ) -> None:
     rows = speech_like(seed, 200)
     if broken:
         dice = np.random.default_rng(seed)
         rows[dice.random(rows.shape) < 0.05] = dice.choice([np.nan, np.inf, -np.inf])
         rows[dice.random(len(rows)) < 0.05] = np.nan
-    search = BeamDecoder(LETTERS, 0.04, beams=8, kept_share=share)
+    search = BeamDecoder(LETTERS, 0.04, beams=8, kept_share=share, keeps_blank=blank)
     kept = keep(keeper_of(search), rows, step)
     whole, again = search.start(0), search.start(0)
     search.advance([whole], rows[None])

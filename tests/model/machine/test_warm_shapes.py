@@ -16,10 +16,11 @@ import time
 import numpy as np
 from batching.stepper import Stepper
 from model.acoustic import load_model
+from model.checkpoint import GRU
 from model.machine.runtime import set_up_torch
 
 set_up_torch(1)
-stepper = Stepper(load_model(device="cpu", precision=sys.argv[1]).slots(capacity=128, largest=128))
+stepper = Stepper(load_model(GRU, device="cpu", precision=sys.argv[1]).slots(capacity=128, largest=128))
 stepper.warm_up(time.perf_counter)
 print("WARM", flush=True)
 handles = [stepper.pool.take() for _ in range(128)]

@@ -57,9 +57,10 @@ def test_shipped_models_are_found_by_language_and_by_name(tmp_path: Path, monkey
     with pytest.raises(CheckpointError, match="'de' is shipped; there is en, zh"):
         checkpoint.shipped_for("de")
     assert checkpoint.named(Path("other")) == Path("other")
+    assert {checkpoint.named(Path(name)) for name in ("gru", "tutti-gru", "small", "tutti-small")} == {checkpoint.GRU}
     monkeypatch.chdir(tmp_path)
-    Path("tutti-small").touch()
-    assert checkpoint.named(Path("tutti-small")) == Path("tutti-small"), "a file of that name has precedence"
+    Path("tutti-gru").touch()
+    assert checkpoint.named(Path("tutti-gru")) == Path("tutti-gru"), "a file of that name has precedence"
 
 
 def test_its_texts_are_scored_in_simplified_characters() -> None:

@@ -14,6 +14,7 @@ from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone
 from model.acoustic import load_model
+from model.checkpoint import GRU
 from model.decoder import decoder_of
 from model.evaluation.scoring import by_source
 from model.recordings import read_pcm
@@ -152,7 +153,7 @@ def through_engine(model, recordings, tile_rows=None):
 @pytest.mark.parametrize("precision", ["int8", "bf16", "fp32"])
 def test_log_probs_are_bit_identical_alone_and_in_any_batch(precision):
     need_precision(precision)
-    model = load_model(precision=precision)
+    model = load_model(GRU, precision=precision)
     recordings = [read_pcm(u.audio) for u in samples()]
     together = through_engine(model, recordings)
     for index in (0, 5, len(recordings) - 1):

@@ -19,11 +19,12 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from server.cli import app
+from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
 from server.models.loading import LoadedModel, load_served
 from server.models.registry import RegistryEntry, outlines_of
 from server.operations import gc_schedule
-from server.settings import Settings
+from server.settings import SHIPPED_ON_DEMAND, Settings
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
@@ -330,19 +331,23 @@ def test_without_settings_the_shipped_models_are_served_the_others_on_demand() -
     loaded, _ = load_served(Settings(model=["zh=tutti-mandarin"]))
     assert (mandarin.languages, mandarin.card.uuid) == (("zh",), loaded[0].card.uuid)
     assert (mandarin.card.version, mandarin.card.architecture) == (loaded[0].card.version, "ctc-rnn")
-    for alone in (Settings(model="tutti-small"), Settings(model=["en=tutti-small"])):
+    for alone in (Settings(model="tutti-gru"), Settings(model=["en=tutti-gru"])):
         assert not any(outline.on_demand for outline in outlines_of(alone))
 
 
-def test_a_language_model_of_words_is_not_the_one_of_characters() -> None:
-    (_, english), (_, mandarin) = Settings(lm="words.arpa").of_models()
-    assert (english.lm, mandarin.lm) == (Path("words.arpa"), None)
-    assert [own.lm for _, own in Settings(lm="off").of_models()] == ["off", "off"]
+def test_a_language_model_of_words_is_for_all_english_models_and_not_for_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    another = ModelEntry(name="another", path=Path("tutti-gru"), languages=("en",), on_demand=True)
+    monkeypatch.setattr("server.settings.SHIPPED_ON_DEMAND", (another, *SHIPPED_ON_DEMAND))
+    found = [own.lm for _, own in Settings(lm="words.arpa").of_models()]
+    assert found == [Path("words.arpa"), Path("words.arpa"), None]
+    assert [own.lm for _, own in Settings(lm="off").of_models()] == ["off"] * 3
 
 
 def test_a_file_says_which_models_wait_for_demand(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
-    english, mandarin = '[[model]]\nname = "en"\npath = "tutti-small"\n', '[[model]]\nname = "zh"\npath = "a"\n'
+    english, mandarin = '[[model]]\nname = "en"\npath = "tutti-gru"\n', '[[model]]\nname = "zh"\npath = "a"\n'
     file.write_text(f"{mandarin}on_demand = true\n{english}")
     listed = [(entry.name, entry.on_demand) for entry, _ in Settings(models_file=file).of_models() if entry]
     assert listed == [("en", False), ("zh", True)], "the default is one that is loaded"
@@ -358,7 +363,7 @@ def test_a_file_says_which_models_wait_for_demand(tmp_path: Path) -> None:
 def test_a_published_model_on_demand_needs_languages(tmp_path: Path) -> None:
     graph, file = tmp_path / "model.onnx", tmp_path / "models.toml"
     graph.write_bytes(b"not read")
-    table = f'[[model]]\nname = "en"\npath = "tutti-small"\n[[model]]\nname = "x"\npath = "{graph}"\non_demand = true\n'
+    table = f'[[model]]\nname = "en"\npath = "tutti-gru"\n[[model]]\nname = "x"\npath = "{graph}"\non_demand = true\n'
     file.write_text(table)
     with pytest.raises(
         SettingsError, match="models_file: the model 'x' is loaded on demand, so `languages` must be set for it"

@@ -38,7 +38,6 @@ from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import SpellingModel, spell, spelling_decoder
 
 SAMPLE = Path(__file__).parents[3] / "model" / "samples" / "demo.flac"
-SMALL = checkpoint.named(Path("tutti-small"))
 OWN: dict[str, Any] = {"greedy": {"decoder": "greedy"}, "beam search": {"decoder": "beam"}}
 PUBLISHED = ["zipformer2-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-transducer"]
 
@@ -66,8 +65,8 @@ def check_equal_elsewhere(
 def test_decoders_of_an_own_model_are_equal_in_a_process_without_its_weights(
     name: str, pool: ProcessPoolExecutor
 ) -> None:
-    settings = Settings(model=SMALL, device="cpu", **OWN[name])
-    found = check_equal_elsewhere([SMALL], None, settings, pool)
+    settings = Settings(model=checkpoint.GRU, device="cpu", **OWN[name])
+    found = check_equal_elsewhere([checkpoint.GRU], None, settings, pool)
     assert found == (["", "accurate", "accurate digits", "digits"] if name == "beam search" else [""])
 
 
@@ -83,7 +82,7 @@ def test_decoders_of_a_published_model_are_equal_in_a_process_without_its_graphs
 
 @pytest.mark.parametrize("variant", ["zipformer2-ctc", "zipformer2-transducer"])
 def test_a_description_can_be_pickled_and_has_what_a_server_shows(variant: str) -> None:
-    for path in (Path(probe_of(variant).folder), SMALL):
+    for path in (Path(probe_of(variant).folder), checkpoint.GRU):
         model = load_acoustic(Settings(model=path, device="cpu"))
         facts = pickle.loads(pickle.dumps(model.facts))
         assert facts == model.facts
@@ -176,5 +175,5 @@ def test_the_window_of_the_voice_activity_model_is_known_without_it() -> None:
 
 
 def test_an_engine_that_is_loaded_here_has_no_gpu_on_a_cpu() -> None:
-    entry = ModelEntry(name="en", path=SMALL, languages=("en",), decoder="greedy", device="cpu")
+    entry = ModelEntry(name="en", path=checkpoint.GRU, languages=("en",), decoder="greedy", device="cpu")
     assert load_local(entry, Settings().of_model(entry)).engines.gpu is None

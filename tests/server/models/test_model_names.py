@@ -94,6 +94,14 @@ def test_several_languages_are_those_of_one_model() -> None:
         served.one_language("languages", None, ["de"])
 
 
+def test_a_shipped_model_has_its_former_name_unless_that_is_an_alias() -> None:
+    served: dict[str, tuple[str, ...]] = {"new": ("en",), "tutti-gru": ("en",)}
+    assert {names(served).choose(name, None) for name in ("tutti-small", "TUTTI-SMALL", "tutti-gru")} == {"tutti-gru"}
+    assert ModelNames(served, {"nova-3": "tutti-small"}).choose("nova-3", None) == "tutti-gru"
+    assert ModelNames(served, {"tutti-small": "new"}).choose("tutti-small", None) == "new"
+    assert names({"new": ("en",)}).known("tutti-small") is None
+
+
 def test_the_default_is_first_among_models_of_one_language() -> None:
     served: dict[str, tuple[str, ...]] = {"small": ("en",), "large": ("en",)}
     assert names(served).choose(None, "en-US") == "small"

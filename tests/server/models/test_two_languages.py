@@ -31,7 +31,7 @@ WEATHER = next(utterance for utterance in MANDARIN if utterance.audio.stem == "m
 
 @pytest.fixture(scope="module")
 def models() -> tuple[LoadedModel, ...]:
-    return load_served(Settings(model=["en=tutti-small", "zh=tutti-mandarin"]))[0]
+    return load_served(Settings(model=["en=tutti-gru", "zh=tutti-mandarin"]))[0]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_streams_of_both_at_once_have_the_texts_that_each_model_gives_alone(serv
         return tuple(each.texts for each in found)
 
     english, mandarin = asyncio.run(both())
-    assert english == alone(samples(), "tutti-small")
+    assert english == alone(samples(), "tutti-gru")
     assert mandarin == alone(MANDARIN, "tutti-mandarin") * 3
 
 

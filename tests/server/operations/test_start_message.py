@@ -12,11 +12,11 @@ from server.settings import Settings
 from tests.support.servers.server_process import REAL, ServerProcess
 
 URL = "http://127.0.0.1:8080"
-SMALL = {"program": ("-c", REAL), "model": "small", "decoder": "greedy"}  # which needs no time to compile
+QUICK = {"program": ("-c", REAL), "model": "gru", "decoder": "greedy"}  # which needs no time to compile
 
 
 def test_serve_prints_its_address_who_may_use_it_and_how_to_stop() -> None:
-    with ServerProcess(**SMALL, max_streams="auto", log_format="console") as server:
+    with ServerProcess(**QUICK, max_streams="auto", log_format="console") as server:
         server.until(lambda: any("Ctrl-C" in line["raw"] for line in server.log))
         said = "".join(line["raw"] for line in server.log)
         (url,) = re.findall(r"open +(http://\S+) in a browser", said)
@@ -33,7 +33,7 @@ def test_serve_prints_its_address_who_may_use_it_and_how_to_stop() -> None:
 
 
 def test_json_logs_have_the_same_facts_in_the_start_line_and_no_other_text() -> None:
-    with ServerProcess(**SMALL, max_streams=7) as server:
+    with ServerProcess(**QUICK, max_streams=7) as server:
         line = server.wait_for("listening")
         assert line["docs"] == f"{line['url']}/docs"
         assert (line["streams"], line["streams_fixed"]) == (7, True)

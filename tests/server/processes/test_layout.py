@@ -37,7 +37,7 @@ def found(**settings: Any) -> tuple[Any, Any, int]:
         (2, {"front_ends": 3}, (3, 1, 1)),
         (16, {"model": FOLDER}, (2, 1, 13)),
         (16, {"model": FOLDER, "max_batch": 8}, (1, 1, 2)),
-        (16, {"models": [{"name": "one", "path": FOLDER}, {"name": "two", "path": "tutti-small"}]}, (2, 1, 13)),
+        (16, {"models": [{"name": "one", "path": FOLDER}, {"name": "two", "path": "tutti-gru"}]}, (2, 1, 13)),
         (16, {"device": "cuda"}, (13, 1, 1)),
         (16, {"device": "cuda", "engines": 1}, (13, 1, 1)),
     ],

@@ -157,10 +157,10 @@ def test_audio_of_another_length_is_named(streams: Streams, tmp_path: Path, coun
 
 def test_a_flipped_bit_of_a_weight_is_named(streams: Streams, tmp_path: Path) -> None:
     path = tmp_path / "flipped.safetensors"
-    blob = bytearray(checkpoint.SHIPPED.read_bytes())
+    blob = bytearray(checkpoint.GRU.read_bytes())
     blob[-1000] ^= 1
     path.write_bytes(blob)
-    shutil.copy(checkpoint.SHIPPED.with_suffix(".json"), path.with_suffix(".json"))
+    shutil.copy(checkpoint.GRU.with_suffix(".json"), path.with_suffix(".json"))
     found = with_settings(recorded(streams.frames), written(tmp_path, streams.audio), streams.keys, model=path)
     assert parts(found) == ["model"]
 

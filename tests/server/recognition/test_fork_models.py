@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from model.acoustic import load_model
+from model.checkpoint import GRU
 from model.ctc.interface import Decoder
 from model.decoder import decoder_of
 from model.recordings import read_pcm
@@ -43,7 +44,7 @@ def run(model: Any, decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
 def test_the_shipped_model(precision: str) -> None:
-    model = load_model(None, device="cpu", precision=precision, threads=1)
+    model = load_model(GRU, device="cpu", precision=precision, threads=1)
     run(model, decoder_of(model.facts))
 
 

@@ -116,7 +116,7 @@ def test_the_advice_names_the_invalid_setting(wrong: dict[str, Any], named: str)
     ],
 )
 def test_a_model_that_cannot_be_loaded_fails(wrong: dict[str, Any], named: str) -> None:
-    failed = findings(doctor_model.models, **{"model": "small"} | wrong)["models"]
+    failed = findings(doctor_model.models, **{"model": "gru"} | wrong)["models"]
     assert failed.verdict is Verdict.FAIL
     assert named in line(failed)
 
@@ -160,8 +160,8 @@ def test_a_bad_setting_exits_with_status_2() -> None:
 
 
 def of_model(**settings: Any) -> dict[str, Finding]:
-    """Return the findings on the small model alone."""
-    chosen = Settings(**{"model": "tutti-small", "precision": "int8"} | settings)
+    """Return the findings on the GRU network alone."""
+    chosen = Settings(**{"model": "tutti-gru", "precision": "int8"} | settings)
     served = load_own(chosen.model, device="cpu", precision=chosen.precision, threads=1)
     return {finding.name: finding for finding in doctor_model.of_model(chosen, served)}
 
@@ -177,7 +177,7 @@ def test_weights_that_do_not_stay_in_the_caches_give_a_warning(monkeypatch: pyte
 
 def test_an_unsupported_precision_fails_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
-    finding = findings(doctor_model.models, model="tutti-small", precision="bf16")["models"]
+    finding = findings(doctor_model.models, model="tutti-gru", precision="bf16")["models"]
     assert "precision bf16 needs a processor with" in finding.found
     assert finding.advice == "use --precision int8, fp32 or auto"
 
@@ -219,10 +219,10 @@ def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch
 
 
 def test_arithmetic_is_checked_only_for_shipped_models(tmp_path: Path) -> None:
-    assert committed_digest("tutti-small.safetensors")
+    assert committed_digest("tutti-gru.safetensors")
     another = tmp_path / "another.safetensors"
     for suffix in (".safetensors", ".json"):
-        another.with_suffix(suffix).symlink_to(checkpoint.SHIPPED.with_suffix(suffix))
+        another.with_suffix(suffix).symlink_to(checkpoint.GRU.with_suffix(suffix))
     assert "arithmetic" not in of_model(model=another)
 
 
@@ -232,12 +232,12 @@ def test_damaged_weights_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     names = {row.split()[1] for row in sums.splitlines()}
     kinds = (".safetensors", ".json", ".gz", ".onnx")
     assert names == {path.name for path in checkpoint.WEIGHTS.iterdir() if path.suffix in kinds}
-    for name in names - {"tutti-small.json"}:
+    for name in names - {"tutti-gru.json"}:
         (tmp_path / name).symlink_to(checkpoint.WEIGHTS / name)
-    (tmp_path / "tutti-small.json").write_text("{}")
+    (tmp_path / "tutti-gru.json").write_text("{}")
     monkeypatch.setattr(checkpoint, "WEIGHTS", tmp_path)
     finding = findings(doctor_model.weights)["weights"]
-    assert (finding.verdict, finding.found) == (Verdict.FAIL, "damaged or missing: tutti-small.json")
+    assert (finding.verdict, finding.found) == (Verdict.FAIL, "damaged or missing: tutti-gru.json")
 
 
 class BatchDependent(TorchModel):
@@ -260,5 +260,5 @@ def test_batch_dependent_outputs_give_a_warning_with_advice_to_use_tiles() -> No
 
 
 def test_a_turn_model_of_another_form_fails(tmp_path: Path) -> None:
-    settings = {"model": "tutti-small", "turn_model": write_turn_model(tmp_path / "other.onnx", bands=128)}
+    settings = {"model": "tutti-gru", "turn_model": write_turn_model(tmp_path / "other.onnx", bands=128)}
     assert "128, 800" in findings(doctor_model.models, **settings)["models"].found

@@ -274,7 +274,7 @@ def test_a_language_model_without_most_of_the_words_is_reported(
 
 
 def test_a_file_is_reported_once_for_all_combinations_and_not_for_greedy_decoding(evaluated: Any) -> None:
-    assert evaluated(REFERENCE, ["yes"], "--precision", "fp32,int8")[0].count("warning") == 1
+    assert evaluated(REFERENCE, ["yes"], "--model", "gru", "--precision", "fp32,int8")[0].count("warning") == 1
     warned, unknown = evaluated(REFERENCE, ["yes"], "--decoder", "greedy")
     assert ("warning" in warned, unknown) == (False, None)
 
@@ -323,7 +323,7 @@ def test_error_rates_with_and_without_a_codec_are_in_one_report(tmp_path: Path) 
     few = [json.loads(line) for line in lines if "call_back" in line or '"yes.flac"' in line]
     manifest = tmp_path / "few.jsonl"
     manifest.write_text("".join(json.dumps({**u, "audio": str(SAMPLES.parent / u["audio"])}) + "\n" for u in few))
-    options = ["--decoder", "greedy", "--precision", "fp32", "--codec", "none,mulaw", "--json"]
+    options = ["--model", "gru", "--decoder", "greedy", "--precision", "fp32", "--codec", "none,mulaw", "--json"]
     done = ran("--manifest", manifest, *options)
     plain, telephone = json.loads(done.stdout.splitlines()[-1])["combinations"]
     assert (plain.get("codec"), telephone["codec"]) == (None, "mulaw")

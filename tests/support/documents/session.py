@@ -145,7 +145,7 @@ def _training(folder: Path) -> None:
     (folder / "build").mkdir()
     for name in ("calls", "calls-int8"):
         for suffix in ("safetensors", "json"):
-            shutil.copy(ROOT / "model" / "weights" / f"tutti-small.{suffix}", folder / "build" / f"{name}.{suffix}")
+            shutil.copy(ROOT / "model" / "weights" / f"tutti-gru.{suffix}", folder / "build" / f"{name}.{suffix}")
     lines = [each.text for each in samples()]
     (folder / "calls.txt").write_text("\n".join(lines[::2]) + "\n")
     (folder / "held-out.txt").write_text("\n".join(lines[1::2]) + "\n")

@@ -33,7 +33,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 def main() -> None:
     """Write one picture for each appearance."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    models = load_served(Settings(model=["en=tutti-small", "zh=tutti-mandarin"]))[0]
+    models = load_served(Settings(model=["en=tutti-gru", "zh=tutti-mandarin"]))[0]
     with tempfile.TemporaryDirectory() as folder, LiveServer(model=models) as server:
         with chromium(microphone_file(SAMPLES.parent / "order.flac", Path(folder))) as browser:
             for name, look in LOOKS.items():

@@ -28,7 +28,7 @@ def with_keys(folder: Path) -> tuple[Path, ReceiptKeys]:
 
 def shipped_server(key_file: Path, **settings: Any) -> LiveServer:
     """Return a server of the shipped English model, as `tutti serve` loads it."""
-    models, _ = load_served(Settings(model=Path("tutti-small"), **settings))
+    models, _ = load_served(Settings(model=Path("tutti-gru"), **settings))
     return LiveServer(models, receipt_key_file=key_file, **settings)
 
 

@@ -26,7 +26,7 @@ train() { # on real speech, and what is given
 mean() { "$BIN/python" -m tutti_asr_lab.training.acoustic.averaging "$@"; }
 
 # 1 and 2: real and espeak-ng's speech, from the weights of the English model.
-train "${synthetic[@]}" --init model/weights/tutti-small.safetensors --recipe "$PARAMETERS/mandarin.json" \
+train "${synthetic[@]}" --init model/weights/tutti-gru.safetensors --recipe "$PARAMETERS/mandarin.json" \
   --out "$M/1.safetensors"
 train "${synthetic[@]}" --init "$M/1.safetensors" --recipe "$PARAMETERS/mandarin-again.json" --out "$M/2.safetensors"
 

@@ -10,6 +10,6 @@ export OMP_WAIT_POLICY=passive # one training process a core: waiting threads sl
 
 "$BIN/tutti" train "${english[@]}" --validation "$DATA/dev.jsonl" --noise "$DATA/noise.jsonl" \
   --manifest build/synthetic-1/synthetic.jsonl --manifest build/synthetic-2/synthetic.jsonl \
-  --init build/tutti-small.safetensors --recipe "$PARAMETERS/medium.json" --out build/tutti-medium.safetensors
+  --init build/tutti-gru.safetensors --recipe "$PARAMETERS/medium.json" --out build/tutti-medium.safetensors
 
 FLOATS=build/tutti-medium.safetensors INTEGERS=build/tutti-medium-int8.safetensors "$RECIPES/quantize.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train the small English model from random weights: three runs, then 8-bit integers. small-taught.sh follows it.
 #
-# Makes:  build/tutti-small.safetensors (floats) and build/tutti-small-int8.safetensors
+# Makes:  build/tutti-gru.safetensors (floats) and build/tutti-gru-int8.safetensors
 # Takes:  hours on two cores. Run it again after a stop: it continues from the last snapshot.
 # Needs:  espeak-ng and flite; recordings in DATA (common.sh)
 set -euo pipefail
@@ -17,8 +17,8 @@ train() {
   "$BIN/tutti" train "${english[@]}" --validation "$DATA/dev.jsonl" --noise "$DATA/noise.jsonl" \
     --manifest build/synthetic-1/synthetic.jsonl --manifest build/synthetic-2/synthetic.jsonl "$@"
 }
-train --out build/tutti-small-1.safetensors
-train --init build/tutti-small-1.safetensors --recipe "$PARAMETERS/small-again.json" --out build/tutti-small-2.safetensors
-train --init build/tutti-small-2.safetensors --recipe "$PARAMETERS/small-last.json" --out build/tutti-small.safetensors
+train --out build/tutti-gru-1.safetensors
+train --init build/tutti-gru-1.safetensors --recipe "$PARAMETERS/small-again.json" --out build/tutti-gru-2.safetensors
+train --init build/tutti-gru-2.safetensors --recipe "$PARAMETERS/small-last.json" --out build/tutti-gru.safetensors
 
 "$RECIPES/quantize.sh"

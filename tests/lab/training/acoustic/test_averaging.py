@@ -44,7 +44,7 @@ def test_the_training_record_names_the_averaged_files(tmp_path: Path) -> None:
 
 
 def test_quantized_weights_count_as_floats() -> None:
-    shipped = checkpoint.named(Path("tutti-small"))
+    shipped = checkpoint.named(Path("tutti-gru"))
     found, floats = mean([shipped, shipped], [1.0, 1.0]).state_dict(), load_network(shipped)[0].state_dict()
     assert all(torch.equal(found[name], floats[name]) for name in floats)
 

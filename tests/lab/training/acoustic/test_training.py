@@ -235,7 +235,7 @@ MANDARIN_RECIPES = (  # started from the English model before its distillation
 @pytest.mark.parametrize(
     ("model", "recipes"),
     [
-        ("small", SHIPPED_RECIPES + TAUGHT_RECIPES),
+        ("gru", SHIPPED_RECIPES + TAUGHT_RECIPES),
         ("mandarin", SHIPPED_RECIPES + MANDARIN_RECIPES),
     ],
 )

@@ -14,6 +14,7 @@ import soundfile
 import torch
 from typer.testing import CliRunner
 
+from model.checkpoint import GRU
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import LogProbs
 from model.ctc.weights import DecodingWeights
@@ -27,7 +28,6 @@ from tutti_asr_lab.training.language_model.tune import RANGES, TunedSearch, prop
 
 torch.set_num_threads(1)
 
-SMALL = Path("tutti-small")
 
 IDEAL = DecodingWeights(lm_weight=0.9, word_bonus=1.5, unknown_cost=9.0, unknown_letter_cost=1.0)
 
@@ -147,10 +147,10 @@ def test_the_command_writes_the_weights_next_to_the_model(recordings: Path, tmp_
 
 
 def test_the_second_pass_is_tuned_on_the_outputs_of_whole_segments_from_its_own_weights(recordings: Path) -> None:
-    plain, second = (TunedSearch.load(SMALL, None, precision="int8", accurate=accurate) for accurate in (False, True))
+    plain, second = (TunedSearch.load(GRU, None, precision="int8", accurate=accurate) for accurate in (False, True))
     assert (plain.weights_file.name, second.weights_file.name) == (
         "tutti-words.phones.weights.json",
-        "tutti-words.tutti-small.accurate.phones.weights.json",
+        "tutti-words.tutti-gru.accurate.phones.weights.json",
     )
     assert second.language.weights == DecodingWeights.load(second.weights_file) != plain.language.weights
     utterances = read_manifests([recordings])
@@ -159,7 +159,7 @@ def test_the_second_pass_is_tuned_on_the_outputs_of_whole_segments_from_its_own_
 
 
 def test_tuning_the_second_pass_requires_a_model_that_can_process_segments(recordings: Path) -> None:
-    options = ["--manifest", str(recordings), "--model", f"{SMALL}", "--precision", "fp32", "--accurate"]
+    options = ["--manifest", str(recordings), "--model", f"{GRU}", "--precision", "fp32", "--accurate"]
     result = CliRunner().invoke(lm, ["tune", *options])
     assert result.exit_code == 1
-    assert "tutti-small cannot process whole segments in this precision; use int8" in result.output.replace("\n", " ")
+    assert "tutti-gru cannot process whole segments in this precision; use int8" in result.output.replace("\n", " ")

@@ -104,7 +104,7 @@ def test_speech_of_an_english_mixture_is_recognized() -> None:
     text = "please call me back on monday afternoon"
     pronounced = espeak.pronounce(text.split())
     wanted = [phone for word in text.split() for phone in pronounced[word]]
-    found = recognized("tutti-small", said_at_16_khz("en/af_heart:60+bm_george:40", text, pace=0.9))
+    found = recognized("tutti-gru", said_at_16_khz("en/af_heart:60+bm_george:40", text, pace=0.9))
     assert edit_distance(wanted, found) < 0.4 * len(wanted)
 
 

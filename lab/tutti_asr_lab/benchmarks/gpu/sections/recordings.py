@@ -94,7 +94,7 @@ def greedy(config: ModelConfig, log_probs: NDArray[np.float32]) -> str:
 
 def _networks() -> tuple[Network, Network]:
     """Return the shipped network twice: on the device, and in fp32 on the CPU."""
-    return load_network(checkpoint.SHIPPED)[0], load_network(checkpoint.SHIPPED)[0]
+    return load_network(checkpoint.GRU)[0], load_network(checkpoint.GRU)[0]
 
 
 def _letters(context: Context, rung: str) -> Values:
