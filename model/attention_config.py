@@ -23,9 +23,9 @@ class Form:
     `left`: frames before the window that attention reaches.
     """
 
-    new: int = 8
-    ahead: int = 12
-    left: int = 104
+    new: int = 12
+    ahead: int = 8
+    left: int = 108
 
     @property
     def window(self) -> int:
@@ -59,6 +59,7 @@ class AttentionConfig:
     phones: tuple[str, ...] = ()
     language: str = "en"  # a tag of BCP 47
     training: dict[str, Any] = field(default_factory=dict)
+    weights: str = ""  # name of the checkpoint in the same folder whose tensors it has; empty: it has its own
 
     def __post_init__(self) -> None:
         """Raises: ValueError for sizes that the network cannot have."""
@@ -163,7 +164,10 @@ class AttentionConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""
-        return {"architecture": self.architecture, **dataclasses.asdict(self)}
+        values = dataclasses.asdict(self)
+        if not self.weights:
+            del values["weights"]
+        return {"architecture": self.architecture, **values}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> AttentionConfig:
@@ -172,7 +176,7 @@ class AttentionConfig:
         given = {key: value for key, value in values.items() if key != "architecture"}
         if unknown := set(given) - known:
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
-        if missing := known - set(given):
+        if missing := known - {"weights"} - set(given):
             raise ValueError(f"missing fields: {', '.join(sorted(missing))}")
         symbols = {name: tuple(given[name]) for name in ("vocabulary", "phones")}
         return cls(**given | symbols | {"form": Form(**given["form"])})

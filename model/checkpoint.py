@@ -20,7 +20,7 @@ from safetensors import deserialize
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as encoded
 
-from model.attention_config import OwnConfig, own_config_of
+from model.attention_config import AttentionConfig, OwnConfig, own_config_of
 from model.config import MACRO_LANGUAGES, PAIRS, SHIPPED_LANGUAGES, SHIPPED_WEIGHTS, ModelConfig, shipped_named
 from model.errors import CheckpointError
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedNetwork, QuantizedProduct
@@ -32,6 +32,10 @@ SHIPPED = SHIPPED_MODELS[0]
 GRU = WEIGHTS / "tutti-gru.safetensors"
 """The English GRU network, which computes in floats, too."""
 SHIPPED_BY_LANGUAGE = {SHIPPED_LANGUAGES[path.stem]: path for path in reversed(SHIPPED_MODELS)}
+WEIGHTS_OF = "weights"
+"""Key in a checkpoint's JSON file: name of another checkpoint, whose tensors it has, and whose settings if it has none.
+
+So one file of weights serves several forms of steps."""
 GRU_SIDES = ("input", "recurrent")  # its products
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -122,9 +126,10 @@ def quantized_of(config: ModelConfig, blob: bytes) -> QuantizedNetwork | None:
     return None
 
 
-def digest_of(blob: bytes) -> str:
-    """Return the hexadecimal SHA-256 of a file's bytes."""
-    return hashlib.sha256(blob).hexdigest()
+def digest_of(blob: bytes, config: OwnConfig | None = None) -> str:
+    """Return the hexadecimal SHA-256 of a file's bytes, with the form of a network that has another one's tensors."""
+    form = f"{config.form}" if isinstance(config, AttentionConfig) and config.weights else ""
+    return hashlib.sha256(blob + form.encode()).hexdigest()
 
 
 def dequantized(network: QuantizedNetwork) -> dict[str, NDArray[np.float32]]:
@@ -140,7 +145,7 @@ def dequantized(network: QuantizedNetwork) -> dict[str, NDArray[np.float32]]:
 def outline(path: Path) -> tuple[OwnConfig, str]:
     """Read a checkpoint's configuration and the SHA-256 of its file, without weights. Raises: CheckpointError."""
     config, blob = read(path)
-    return config, digest_of(blob)
+    return config, digest_of(blob, config)
 
 
 def write(path: Path, config: OwnConfig, blob: bytes) -> None:
@@ -152,11 +157,11 @@ def write(path: Path, config: OwnConfig, blob: bytes) -> None:
 
 def read(path: Path) -> tuple[OwnConfig, bytes]:
     """Return a checkpoint's configuration and its tensors as stored. Raises: CheckpointError."""
+    config = read_config(path)
     try:
-        blob = path.read_bytes()
+        return config, _weights_of(path, _described(path)).read_bytes()
     except OSError as error:
         raise _cannot_read(error) from error
-    return read_config(path), blob
 
 
 def read_recurrent(path: Path) -> tuple[ModelConfig, bytes]:
@@ -171,12 +176,32 @@ def read_recurrent(path: Path) -> tuple[ModelConfig, bytes]:
 
 def read_config(path: Path) -> OwnConfig:
     """Return a checkpoint's configuration; its tensors are not read. Raises: CheckpointError."""
+    values = _described(path)
     try:
-        return own_config_of(json.loads(path.with_suffix(".json").read_bytes()))
-    except OSError as error:
-        raise _cannot_read(error) from error
+        if WEIGHTS_OF in values:
+            values = _described(_weights_of(path, values)) | values
+        return own_config_of(values)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path.with_suffix('.json')} is not a model configuration: {error}") from error
+
+
+def _described(path: Path) -> dict[str, Any]:
+    """The JSON object next to a checkpoint. Raises: CheckpointError."""
+    place = path.with_suffix(".json")
+    try:
+        values = json.loads(place.read_bytes())
+    except OSError as error:
+        raise _cannot_read(error) from error
+    except ValueError as error:
+        raise CheckpointError(f"{place} is not a model configuration: {error}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{place} is not a model configuration: it is no JSON object")
+    return values
+
+
+def _weights_of(path: Path, values: Mapping[str, Any]) -> Path:
+    """The file with a checkpoint's tensors: that of another one in its folder, if its description names one."""
+    return path.with_name(f"{values[WEIGHTS_OF]}.safetensors") if WEIGHTS_OF in values else path
 
 
 def _cannot_read(error: OSError) -> CheckpointError:

@@ -13,7 +13,9 @@ from typing import Any
 FORMAT_VERSION = 4  # 3 has no language, 2 also no phones, 1 also no integers
 _READ = (1, 2, 3, FORMAT_VERSION)
 SHIPPED_WEIGHTS = Path(__file__).parent / "weights"
-SHIPPED_LANGUAGES = {"tutti-gru": "en", "tutti-mandarin": "zh"}
+SHIPPED_LANGUAGES = {
+    "tutti": "en", "tutti-fast": "en", "tutti-economy": "en", "tutti-gru": "en", "tutti-mandarin": "zh",
+}  # fmt: skip
 """The shipped models and their languages: of models of one language, the first is the default."""
 FORMER_NAMES = {"tutti-small": "tutti-gru"}
 """Names that shipped models had before, which requests and `--model` may still have."""

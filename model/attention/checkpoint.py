@@ -31,7 +31,7 @@ def load_attention(path: Path, *, threads: int = 1) -> AttentionModel:
     config, blob = checkpoint.read(path)
     assert isinstance(config, AttentionConfig)
     try:
-        return AttentionModel(quantized_attention_of(config, blob), checkpoint.digest_of(blob), threads=threads)
+        return AttentionModel(quantized_attention_of(config, blob), checkpoint.digest_of(blob, config), threads=threads)
     except Exception as error:  # safetensors raises an untyped error of its own
         raise checkpoint.does_not_fit(path, error) from error
 
