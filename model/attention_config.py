@@ -17,7 +17,7 @@ HOPS = 2  # 10 ms features a frame
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StepForm:
     """What a step computes: `new` frames, with `ahead` more after them as context that the next step computes again.
 
     `left`: frames before the window that attention reaches.
@@ -54,7 +54,7 @@ class AttentionConfig:
     blocks: int = 4
     feed_forward: int = 576
     kernel: int = 31  # frames of the convolutions, half of them before a frame
-    form: Form = field(default_factory=Form)
+    form: StepForm = field(default_factory=StepForm)
     vocabulary: tuple[str, ...] = ENGLISH
     phones: tuple[str, ...] = ()
     language: str = "en"  # a tag of BCP 47
@@ -172,14 +172,14 @@ class AttentionConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> AttentionConfig:
         """Rebuild from `to_dict`. Raises: ValueError for an unknown or a missing field."""
-        known = {each.name for each in dataclasses.fields(cls)}
-        given = {key: value for key, value in values.items() if key != "architecture"}
-        if unknown := set(given) - known:
+        known = {item.name for item in dataclasses.fields(cls)}
+        values = {key: value for key, value in values.items() if key != "architecture"}
+        if unknown := set(values) - known:
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
-        if missing := known - {"weights"} - set(given):
+        if missing := known - {"weights"} - set(values):
             raise ValueError(f"missing fields: {', '.join(sorted(missing))}")
-        symbols = {name: tuple(given[name]) for name in ("vocabulary", "phones")}
-        return cls(**given | symbols | {"form": Form(**given["form"])})
+        symbols = {name: tuple(values[name]) for name in ("vocabulary", "phones")}
+        return cls(**values | symbols | {"form": StepForm(**values["form"])})
 
 
 OwnConfig = ModelConfig | AttentionConfig

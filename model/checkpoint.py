@@ -187,15 +187,17 @@ def read_config(path: Path) -> OwnConfig:
 
 def _described(path: Path) -> dict[str, Any]:
     """The JSON object next to a checkpoint. Raises: CheckpointError."""
-    place = path.with_suffix(".json")
+    description = path.with_suffix(".json")
     try:
-        values = json.loads(place.read_bytes())
+        values = json.loads(description.read_bytes())
     except OSError as error:
+        if not path.exists():
+            error.filename = path  # neither file is there
         raise _cannot_read(error) from error
     except ValueError as error:
-        raise CheckpointError(f"{place} is not a model configuration: {error}") from error
+        raise CheckpointError(f"{description} is not a model configuration: {error}") from error
     if not isinstance(values, dict):
-        raise CheckpointError(f"{place} is not a model configuration: it is no JSON object")
+        raise CheckpointError(f"{description} is not a model configuration: it is no JSON object")
     return values
 
 

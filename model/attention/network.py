@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from model.attention import step as compiled
 from model.attention.plan import QUERY_ROWS, Constants, Fields, Plan, Sizes, Work
 from model.attention.quantized import LARGEST_KEY, LARGEST_QUERY, NORMS, QuantizedAttention, product_shapes
-from model.attention_config import HOPS, AttentionConfig, Form
+from model.attention_config import HOPS, AttentionConfig, StepForm
 from model.int8.features import FeatureTables
 from model.int8.kernels import LIMITS_BYTES
 from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
@@ -57,8 +57,8 @@ class PackedWeights:
         config, keep = self.config, self._arrays.keep
         rows = []
         for name in product_shapes(config):
-            head, given = name == "head", network.products[name]
-            product = in_groups(given, len(config.vocabulary)) if head and config.phones else given
+            head, unpadded = name == "head", network.products[name]
+            product = in_groups(unpadded, len(config.vocabulary)) if head and config.phones else unpadded
             block, _, linear = name.removeprefix("blocks.").partition(".")
             norm = NORMS.get(linear)
             rows.append(
@@ -84,7 +84,7 @@ class PackedAttention:
 
     chunks: Sequence[int] = (1,)
 
-    def __init__(self, weights: PackedWeights, form: Form) -> None:
+    def __init__(self, weights: PackedWeights, form: StepForm) -> None:
         """Lay out states and work space. Raises: ValueError for a form of other frames than multiples of four."""
         if any(frames % FOUR for frames in (form.new, form.ahead, form.left)):
             raise ValueError(f"the frames of a step must be multiples of {FOUR}: {form}")
@@ -101,11 +101,11 @@ class PackedAttention:
         """Bytes from one state to the next."""
         return self.plan.fields.stride
 
-    def work_space(self) -> WorkSpace:
+    def work_space(self) -> AttentionWork:
         """Return the work space of a thread."""
-        return WorkSpace(self)
+        return AttentionWork(self)
 
-    def run(self, work: WorkSpace, memory: tuple[int, int, int, int], count: int, steps: int = 1) -> None:
+    def run(self, work: AttentionWork, memory: tuple[int, int, int, int], count: int, steps: int = 1) -> None:
         """Advance `count` streams by one step; `memory`: see `compiled.step`."""
         assert steps == 1
         compiled.step(self.plan, work.addresses, memory, count)
@@ -137,7 +137,7 @@ class PackedAttention:
         return state
 
 
-class WorkSpace:
+class AttentionWork:
     """Work space of one thread."""
 
     def __init__(self, network: PackedAttention) -> None:
@@ -186,7 +186,7 @@ def integer_limits(largest: int, zero: int) -> NDArray[np.uint8]:
     return record
 
 
-def _sizes(config: AttentionConfig, form: Form) -> Sizes:
+def _sizes(config: AttentionConfig, form: StepForm) -> Sizes:
     ring = form.left + form.new
     return Sizes(
         samples=form.new * config.frame_samples,
@@ -207,7 +207,7 @@ def _sizes(config: AttentionConfig, form: Form) -> Sizes:
     )
 
 
-def _kept_mel(config: AttentionConfig, form: Form) -> int:
+def _kept_mel(config: AttentionConfig, form: StepForm) -> int:
     """Bytes of the features that the next window begins with."""
     return (HOPS * form.ahead + 1) * config.mel_bins
 
@@ -241,7 +241,7 @@ def _read_window(weights: PackedWeights, pcm: NDArray[np.int16]) -> NDArray[np.f
     """Return log-probs of all frames, which are one step of a new stream."""
     config = weights.config
     frames = -(-len(pcm) // (FOUR * config.frame_samples)) * FOUR
-    packed = PackedAttention(weights, Form(new=frames, ahead=0, left=FOUR))
+    packed = PackedAttention(weights, StepForm(new=frames, ahead=0, left=FOUR))
     inputs = np.zeros(frames * config.frame_samples, np.int16)
     inputs[: len(pcm)] = pcm
     slots, state = np.zeros(1, np.int64), aligned(packed.stride)

@@ -98,21 +98,21 @@ def _features(plan: Plan, work: Work, states: States, inputs: int, count: int) -
     slot_of = int64_at(slots)
     joined = (sizes.overlap + sizes.samples) * 2
     stride = (STRIDE * sizes.window + 1) * sizes.bands
-    kept = stride - sizes.hops * sizes.bands
+    kept_bytes = stride - sizes.hops * sizes.bands
     for row in range(count):
         state, pcm = slab + slot_of[row] * state_stride, work.pcm + row * joined
         int8_kernels.copy_bytes(pcm, state + fields.pcm, sizes.overlap * 2)
         int8_kernels.copy_bytes(pcm + sizes.overlap * 2, inputs + row * sizes.samples * 2, sizes.samples * 2)
         int8_kernels.copy_bytes(state + fields.pcm, pcm + sizes.samples * 2, sizes.overlap * 2)
-        int8_kernels.copy_bytes(work.mel + row * stride, state + fields.mel, kept)
+        int8_kernels.copy_bytes(work.mel + row * stride, state + fields.mel, kept_bytes)
     limits = product_at(plan.constants.products, STEM)[LIMITS]
     scratch = (work.frames, work.power, work.band)
     feature_bytes(
-        plan.constants.features, limits, scratch, (work.pcm, joined), sizes.hops, count, (work.mel + kept, stride)
+        plan.constants.features, limits, scratch, (work.pcm, joined), sizes.hops, count, (work.mel + kept_bytes, stride)
     )
     for row in range(count):
         state = slab + slot_of[row] * state_stride
-        int8_kernels.copy_bytes(state + fields.mel, work.mel + row * stride + sizes.hops * sizes.bands, kept)
+        int8_kernels.copy_bytes(state + fields.mel, work.mel + row * stride + sizes.hops * sizes.bands, kept_bytes)
 
 
 @compiled
@@ -216,9 +216,9 @@ def _keep(plan: Plan, work: Work, cache: int, position: int, first: int) -> None
         words = int32_at(work.keys + (first + frame) * width)
         to = int32_at(cache + (column // COLUMNS) * panel + column % COLUMNS * DEPTH)
         for head in range(sizes.heads):
-            place = head * panels * panel // DEPTH
+            word = head * panels * panel // DEPTH
             for group in range(groups):
-                to[place + group * COLUMNS] = words[head * groups + group]
+                to[word + group * COLUMNS] = words[head * groups + group]
         if frame % FOUR == 0:
             group_at = cache + plan.fields.values + column // FOUR * FOUR * width
             kernels.interleaved_frames(work.values + (first + frame) * width, width, group_at, width // LANES)
@@ -230,9 +230,9 @@ def _hide(plan: Plan, work: Work, position: int) -> None:
     sizes = plan.sizes
     masks = float32_at(plan.constants.masks)
     mask = float32_at(work.mask)
-    kept = min(max(position + sizes.new, ZERO), sizes.ring)
+    filled = min(max(position + sizes.new, ZERO), sizes.ring)
     for column in range(sizes.columns):
-        mask[column] = masks[0] if column < kept else masks[1]
+        mask[column] = masks[0] if column < filled else masks[1]
     for frame in range(sizes.new, sizes.window):
         if position + frame >= 0:
             mask[sizes.ring + frame - sizes.new] = masks[0]
@@ -313,12 +313,12 @@ def _convolution(
         cache = state + fields.first_block + block * fields.block + fields.convolution
         int8_kernels.copy_bytes(work.joined, cache, before * half)
         for frame in range(sizes.window):
-            place = work.joined + (before + frame) * half
+            joined = work.joined + (before + frame) * half
             if position + frame < 0:
-                int8_kernels.copy_bytes(place, plan.constants.no_sums, half)
+                int8_kernels.copy_bytes(joined, plan.constants.no_sums, half)
             else:
                 sums = work.sums + (row * sizes.window + frame) * gated[PANELS] * PANEL_SUMS
-                kernels.gated_halves(sums, gated[MULTIPLIER], gated[BIAS], place, vectors)
+                kernels.gated_halves(sums, gated[MULTIPLIER], gated[BIAS], joined, vectors)
         for frame in range(wanted):
             out = work.bytes + (row * wanted + frame) * width
             frames = work.joined + frame * half
@@ -344,8 +344,8 @@ def _head(plan: Plan, work: Work, count: int, out: int) -> None:
     head = product_at(plan.constants.products, 1 + sizes.blocks * BLOCK_PRODUCTS)
     rows = count * sizes.new
     for row in range(rows):
-        x, place = _x(plan, work, row, sizes.new), work.bytes + row * width
-        int8_kernels.float_bytes(x, head[LIMITS], place, width // LANES)
+        x, out_bytes = _x(plan, work, row, sizes.new), work.bytes + row * width
+        int8_kernels.float_bytes(x, head[LIMITS], out_bytes, width // LANES)
     _multiply(head, work.bytes, plan.constants.row_offsets, rows, work.sums)
     every = head[PANELS] * (COLUMNS // LANES)
     first = (sizes.letters + LANES - 1) // LANES if sizes.phones else every

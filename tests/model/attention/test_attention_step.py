@@ -12,7 +12,7 @@ from model.attention import network as packing
 from model.attention.checkpoint import load_attention, save_attention
 from model.attention.model import AttentionModel
 from model.attention.network import PackedAttention, PackedWeights, read_segment
-from model.attention_config import Form
+from model.attention_config import StepForm
 from model.errors import CheckpointError
 from model.int8.slots import Int8Slots
 from tests.support.networks.attention_networks import (
@@ -24,7 +24,12 @@ from tests.support.networks.attention_networks import (
 )
 
 STEPS = 10
-FORMS = (FORM, Form(new=20, ahead=0, left=24), Form(new=8, ahead=4, left=104), Form(new=4, ahead=32, left=4))
+FORMS = (
+    FORM,
+    StepForm(new=20, ahead=0, left=24),
+    StepForm(new=8, ahead=4, left=104),
+    StepForm(new=4, ahead=32, left=4),
+)
 
 
 def slots_of(form=FORM, capacity=12, threads=1, phones=41):
@@ -175,7 +180,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         load_attention(path)
 
 
-@pytest.mark.parametrize("form", [Form(new=6, ahead=12, left=24), Form(new=8, ahead=2, left=24)])
+@pytest.mark.parametrize("form", [StepForm(new=6, ahead=12, left=24), StepForm(new=8, ahead=2, left=24)])
 def test_a_form_of_frames_that_are_no_multiple_of_four_is_refused(form):
     """The groups of values would be torn."""
     with pytest.raises(ValueError, match="multiples of 4"):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from model.errors import CheckpointError
 from model.recordings import Utterance
-from model.whisper import WhisperReading, Whisper
+from model.whisper import Whisper, WhisperReading
 from server.cli import app
 from server.tools import evaluate_whisper
 from server.tools.evaluate import evaluate
@@ -23,17 +23,17 @@ from tests.support.audio.speech import SAMPLES
 
 
 class Reader:
-    """Says how many samples it heard."""
+    """Says how many samples it recognized."""
 
     def __init__(self, *languages: str) -> None:
         self.languages = list(languages)
-        self.heard: list[tuple[int, str]] = []
+        self.recognized: list[tuple[int, str]] = []
 
     def has_language(self, tag: str) -> bool:
         return tag in self.languages
 
     def read(self, pcm: np.ndarray[Any, Any], language: str) -> WhisperReading:
-        self.heard.append((len(pcm), language))
+        self.recognized.append((len(pcm), language))
         return WhisperReading("some words", 1.0, 1.0)
 
 
@@ -52,7 +52,7 @@ def transcribed(transcriber: WhisperTranscriber, samples: int) -> list[Any]:
 def test_a_recording_is_read_as_a_whole_at_sixteen_kilohertz(rate: int) -> None:
     reader = Reader("en")
     (final,) = transcribed(WhisperTranscriber(reader, "en", rate), 2 * rate)  # type: ignore[arg-type]
-    assert reader.heard == [(32_000, "en")]
+    assert reader.recognized == [(32_000, "en")]
     assert (final.is_final, final.text, final.duration) == (True, "some words", 2.0)
 
 

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from model.attention.quantized import QuantizedAttention
-from model.attention_config import AttentionConfig, Form
+from model.attention_config import AttentionConfig, StepForm
 from tutti_asr_lab.training.attention.network import GELU_FACTOR, AttentionNetwork
 from tutti_asr_lab.training.attention.quantize import quantize
 
-FORM = Form(new=8, ahead=12, left=24)
+FORM = StepForm(new=8, ahead=12, left=24)
 SIZES = {"width": 48, "heads": 4, "feed_forward": 64, "blocks": 2, "kernel": 15}
 
 
-def random_network(form: Form = FORM, phones: int = 41, seed: int = 1) -> AttentionNetwork:
+def random_network(form: StepForm = FORM, phones: int = 41, seed: int = 1) -> AttentionNetwork:
     """Return a network in floats, whose features have about the statistics of `noise`."""
     torch.manual_seed(seed)
     config = AttentionConfig(name="random", form=form, phones=tuple(map(str, range(phones))), **SIZES)
@@ -28,7 +28,7 @@ def random_network(form: Form = FORM, phones: int = 41, seed: int = 1) -> Attent
     return network
 
 
-def noise(streams: int, steps: int, form: Form = FORM, seed: int = 5) -> NDArray[np.int16]:
+def noise(streams: int, steps: int, form: StepForm = FORM, seed: int = 5) -> NDArray[np.int16]:
     """Return PCM of some streams, (streams, steps, samples) int16, of a loudness that changes."""
     random = np.random.default_rng(seed)
     loudness = 10.0 ** random.uniform(1, 4, (streams, steps, 1))
@@ -36,7 +36,7 @@ def noise(streams: int, steps: int, form: Form = FORM, seed: int = 5) -> NDArray
 
 
 @cache
-def quantized_network(form: Form = FORM, phones: int = 41) -> QuantizedAttention:
+def quantized_network(form: StepForm = FORM, phones: int = 41) -> QuantizedAttention:
     """Return `random_network` in 8 bits."""
     return quantize(random_network(form, phones), list(noise(8, 20, form, seed=6).reshape(8, -1)))
 

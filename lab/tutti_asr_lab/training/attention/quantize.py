@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import json
 import math
 import sys
@@ -20,7 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from model.acoustic import log_probs_of
 from model.attention.checkpoint import save_attention
+from model.attention.model import AttentionModel
 from model.attention.quantized import (
     BLOCK_LINEARS,
     LARGEST_KEY,
@@ -30,9 +33,11 @@ from model.attention.quantized import (
     tensor_shapes,
 )
 from model.attention_config import HOPS, AttentionConfig
+from model.ctc.greedy import best_path
 from model.errors import ModelError
+from model.evaluation.scoring import by_source, report
 from model.int8.quantized import QuantizedProduct
-from model.recordings import read_manifests, read_pcm
+from model.recordings import Utterance, read_manifests, read_pcm
 from tutti_asr_lab.training.attention.network import AttentionNetwork, Block
 from tutti_asr_lab.training.quantization.calibration import KEPT, in_rows
 from tutti_asr_lab.training.quantization.quantize import fold_norm, quantize_product
@@ -160,9 +165,7 @@ def highest(x: Tensor) -> Tensor:
 def load(folder: Path, weights: str = "average.pt") -> AttentionNetwork:
     """Network of a finished run, with the record of its training."""
     described: dict[str, Any] = json.loads((folder / "average.json").read_text())
-    config = AttentionConfig.from_dict(
-        described["config"] | {"training": {key: value for key, value in described.items() if key != "config"}}
-    )
+    config = AttentionConfig.from_dict(described)
     network = AttentionNetwork(config)
     network.load_state_dict(torch.load(folder / weights, weights_only=True))
     return network.eval()
@@ -180,11 +183,23 @@ def _say(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - progress of a program
 
 
+def validated(network: QuantizedAttention, utterances: Sequence[Utterance]) -> QuantizedAttention:
+    """Record error rates of the letters' best paths, as a stream outputs them, in the network's training record."""
+    model = AttentionModel(network, "")
+    config = model.config
+    outputs = log_probs_of(model, [read_pcm(utterance.audio, config.sample_rate) for utterance in utterances])
+    letters = [best_path(rows[config.delay_frames :, : len(config.vocabulary)], config.vocabulary) for rows in outputs]
+    scored = ((utterance.source, utterance.text, text) for utterance, text in zip(utterances, letters, strict=True))
+    record = network.config.training | {"validation": report(by_source(scored))}
+    return dataclasses.replace(network, config=dataclasses.replace(network.config, training=record))
+
+
 def main() -> None:
     """Quantize the run of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a finished run")
     parser.add_argument("--manifest", type=Path, action="append", required=True, help="recordings of training")
+    parser.add_argument("--validation", type=Path, required=True, help="recordings to validate on")
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint to write")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -193,7 +208,9 @@ def main() -> None:
         spread = utterances[:: max(1, len(utterances) // RECORDINGS)]
         network = load(options.run)
         recordings = [read_pcm(utterance.audio, network.config.sample_rate) for utterance in spread]
-        save_attention(quantize(network, recordings, _say), options.out)
+        save_attention(
+            validated(quantize(network, recordings, _say), read_manifests([options.validation])), options.out
+        )
     except ModelError as error:
         sys.exit(f"error: {error}")
 

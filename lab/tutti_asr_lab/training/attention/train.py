@@ -2,7 +2,7 @@
 
 Each batch draws how far its frames may see (dynamic chunks), so that the same weights serve streams of every form and
 whole segments. Source: Zhang et al. 2020, arXiv:2012.05481 (U2). Small learning rates, which end at zero, keep what
-the network knew: docs/attention-network.md. The run continues from its newest snapshot when it is started again.
+the network knew: model/LOG.md. The run continues from its newest snapshot when it is started again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from model import checkpoint
 from model.attention_config import AttentionConfig
 from model.errors import ModelError, TrainingError
 from model.recordings import Utterance, read_manifests
@@ -37,7 +38,7 @@ from tutti_asr_lab.training.acoustic.optimizer.optimizers import Schedule
 from tutti_asr_lab.training.acoustic.recipe import Recipe, recipe_of, section
 from tutti_asr_lab.training.acoustic.snapshots import Snapshots, exclusive, state_of
 from tutti_asr_lab.training.acoustic.trainer import make_augmenter
-from tutti_asr_lab.training.attention.hama import initialize, read_wheel
+from tutti_asr_lab.training.attention.hama import SHA256, WHEEL, initialize, read_wheel
 from tutti_asr_lab.training.attention.network import AttentionNetwork
 from tutti_asr_lab.training.lexicon.spoken import Pronunciations
 
@@ -206,7 +207,7 @@ def train(options: argparse.Namespace) -> None:
     utterances = spelled(read_manifests(options.manifest), config)
     corpus = Corpus(utterances, options.cache, config.sample_rate)
     noise = read_manifests([options.noise], texts=False) if options.noise else []
-    run = Run(config, tuning, corpus, noise, json.loads(options.phones.read_bytes())["phones"])
+    run = Run(config, tuning, corpus, noise, checkpoint.read_config(checkpoint.named(options.phones)).phones)
     with exclusive(options.out):
         snapshots = Snapshots(options.out)
         newest = snapshots.newest(_say)
@@ -223,10 +224,22 @@ def train(options: argparse.Namespace) -> None:
             torch.save(run.network.state_dict(), options.out / "start.pt")
         _loop(run, snapshots)
         torch.save(run.average.state_dict(), options.out / "average.pt")
-        described = {"config": run.network.config.to_dict(), "tuning": asdict(tuning), "updates": run.done,
-                     "audio_h": round(run.audio_s / 3600, 2)}  # fmt: skip
+        own = {name: value for name, value in asdict(tuning).items() if name != "recipe"}
+        record = {
+            "updates": run.done,
+            "audio_h": round(run.audio_s / 3600, 2),
+            "recipe": {**tuning.recipe.to_dict(), **own},
+            "started_from": _record(options.init) if options.init is not None else f"{WHEEL}, sha256 {SHA256}",
+        }
+        described = replace(run.network.config, training=record).to_dict()
         (options.out / "average.json").write_text(json.dumps(described, indent=1, ensure_ascii=False))
         _say(f"wrote {options.out / 'average.pt'}")
+
+
+def _record(weights: Path) -> dict[str, Any]:
+    """Training record of the run whose weights these are."""
+    record: dict[str, Any] = json.loads(weights.with_suffix(".json").read_bytes())["training"]
+    return record
 
 
 def _loop(run: Run, snapshots: Snapshots) -> None:
@@ -255,9 +268,10 @@ def main() -> None:
     """Train with the command line's recipe and recordings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path, help="JSON file of hyperparameters")
-    parser.add_argument("--hama", type=Path, required=True, help="the wheel: pip download hama==1.7.0 --no-deps")
-    parser.add_argument("--init", type=Path, help="weights to start from instead: another run's average.pt")
-    parser.add_argument("--phones", type=Path, required=True, help="a checkpoint's JSON file with the phones")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--hama", type=Path, help="the wheel to start from: pip download hama==1.7.0 --no-deps")
+    start.add_argument("--init", type=Path, help="weights to start from instead: another run's average.pt")
+    parser.add_argument("--phones", type=Path, default=Path("tutti-gru"), help="checkpoint with the phones to learn")
     parser.add_argument("--manifest", type=Path, action="append", required=True, help="recordings; may be repeated")
     parser.add_argument("--noise", type=Path, help="noise and room responses")
     parser.add_argument("--cache", type=Path, default=Path("build/audio"), help="folder of decoded audio")
