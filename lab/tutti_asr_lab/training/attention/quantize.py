@@ -208,9 +208,8 @@ def main() -> None:
         spread = utterances[:: max(1, len(utterances) // RECORDINGS)]
         network = load(options.run)
         recordings = [read_pcm(utterance.audio, network.config.sample_rate) for utterance in spread]
-        save_attention(
-            validated(quantize(network, recordings, _say), read_manifests([options.validation])), options.out
-        )
+        quantized = quantize(network, recordings, _say)
+        save_attention(validated(quantized, read_manifests([options.validation])), options.out)
     except ModelError as error:
         sys.exit(f"error: {error}")
 
