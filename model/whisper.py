@@ -106,8 +106,11 @@ class Whisper:
         """Whether it reads the language of a tag such as `en-US`."""
         return _language(tag) in self.languages
 
-    def read(self, pcm: NDArray[np.int16], language: str) -> WhisperReading:
-        """Return the text of samples (S,) at `SAMPLE_RATE` in the language of a tag, which it has."""
+    def read(self, pcm: NDArray[np.int16], language: str, terms: str = "") -> WhisperReading:
+        """Return the text of samples (S,) at `SAMPLE_RATE` in the language of a tag, which it has.
+
+        `terms`, with commas, are written before the text as a prompt, so that they are recognized more often.
+        """
         segments, _ = self._model.transcribe(
             pcm.astype(np.float32) / 32_768,
             language=_language(language),
@@ -116,6 +119,7 @@ class Whisper:
             condition_on_previous_text=False,
             without_timestamps=True,
             suppress_tokens=self._suppressed,
+            hotwords=terms or None,
         )
         windows = list(segments)
         mean = sum(window.avg_logprob for window in windows) / max(1, len(windows))

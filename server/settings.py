@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from model.config import BEAMS, MAX_BEAMS, SHIPPED_LANGUAGES
+from model.whisper import folder_of
 from server.configuration.addresses import listen_host
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
 from server.configuration.variables import listed
@@ -43,6 +44,12 @@ def url_of(*schemes: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+def _whisper(text: str) -> str:
+    """Check `whisper:DIR`."""
+    folder_of(text)
+    return text
 
 
 class Settings(BaseSettings):
@@ -116,6 +123,10 @@ class Settings(BaseSettings):
     """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
     finals: Literal["fast", "accurate"] = "fast"
     """Finals of streams that do not ask: `accurate` adds a second pass over each finished segment."""
+    second_pass: Annotated[str, AfterValidator(_whisper)] | None = None
+    """`whisper:DIR`: accurate finals by this Whisper model, for models of its languages, if they come in time."""
+    second_pass_timeout_s: float = Field(2.0, gt=0)
+    """Seconds after which a live final that `second_pass` has not read is sent as our own."""
     grammars: Path | None = None
     """Folder of grammars, `LANGUAGE-NAME.arpa` or `.arpa.gz`, in addition to those that ship."""
 
@@ -295,6 +306,11 @@ class Settings(BaseSettings):
         """Return the settings of a shipped model alone: the language model's file, if any, is of English words."""
         english = entry.languages == ("en",)
         return self.of_model(entry).model_copy(update={"lm": self.lm if english or self.lm == "off" else None})
+
+    @property
+    def whisper(self) -> Path | None:
+        """Folder of the Whisper model that reads finished segments, if there is one."""
+        return None if self.second_pass is None else folder_of(self.second_pass)
 
     @property
     def of_default(self) -> Settings:

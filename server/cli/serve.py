@@ -19,11 +19,13 @@ def serve(context: typer.Context) -> None:
     settings = context.obj
     from model.errors import ModelError
     from server.errors import AddressError, SettingsError
+    from server.models.whisper import check_whisper
     from server.processes.layout import with_processes
     from server.text.own_forms import own_forms_of
 
     try:
         own_forms_of(settings.written_forms)  # a bad file ends the start before models are loaded
+        check_whisper(settings)
         announce_compilation()
         settings = with_processes(settings)
         if settings.front_ends:  # a supervisor loads neither models nor the web framework

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from model import levels
 from model.acoustic import load_model
@@ -19,6 +19,7 @@ from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
 from server.models.engine_source import EngineSource, LocalEngines
 from server.models.selection import is_english, is_language
+from server.models.whisper import whisper_decoder
 from server.settings import Settings
 
 Load = Callable[[ModelEntry | None, Settings], "LoadedModel"]
@@ -64,13 +65,16 @@ def load_decoders(
     decoder = decoder_of(facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
     grammars = grammars_of(facts, settings.beams, settings.grammars) if decoder.supports_bias else {}
     accurate = accurate_of(facts, decoder, settings.lm, settings.model)
-    if accurate is not None and settings.finals == "accurate":
-        accurate.warm_up()
     again = {} if accurate is None else {name: accurate.over(search) for name, search in grammars.items()}
     named = (None, ()) if entry is None else (entry.name, entry.languages)
     loaded = LoadedModel.of(
         facts, decoder, *named, engines=engines, grammars=grammars, accurate=accurate, accurate_grammars=again
     )
+    by_whisper = whisper_decoder(decoder, facts.config, loaded.languages, settings)
+    if by_whisper is not None:
+        loaded = replace(loaded, accurate=by_whisper, accurate_grammars={})
+    if loaded.accurate is not None and settings.finals == "accurate":
+        loaded.accurate.warm_up()
     if is_english(loaded.languages):
         shipped_tagger().warm_up()
     return loaded

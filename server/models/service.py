@@ -39,6 +39,7 @@ from server.recognition.request import (
     ACCURATE,
     FORKS,
     GRAMMAR,
+    RECEIPT,
     REDACT,
     REWIND,
     Feature,
@@ -46,6 +47,8 @@ from server.recognition.request import (
     check_features,
     is_excluded,
 )
+from server.recognition.second_pass.timed_pass import TimedPass, threads_of
+from server.recognition.second_pass.whisper_decoder import WhisperDecoder
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
 from server.recognition.session_options import Finals, Limits, SessionOptions
@@ -89,6 +92,11 @@ class ModelService:
         """Whether its words are known to be English."""
         return is_english(self.languages)
 
+    @property
+    def _by_whisper(self) -> bool:
+        """Whether accurate finals are those of Whisper."""
+        return isinstance(self.accurate, WhisperDecoder)
+
     def session(self, request: Request, limits: Limits) -> Session:
         """Make the session of one connection or upload. Raises: BadParameter."""
         self.check(request)
@@ -130,7 +138,8 @@ class ModelService:
     def _settled(self, request: Request) -> SessionOptions:
         """Return the options of a session: defaults are set, and features that yield to others are left out."""
         options = request.options
-        default = "fast" if self._accurate_for(options) is None or is_excluded(ACCURATE, request) else self.finals
+        excluded = is_excluded(ACCURATE, request) or (self._by_whisper and RECEIPT.counts(request))
+        default = "fast" if self._accurate_for(options) is None or excluded else self.finals
         return replace(
             options,
             sample_rate=options.sample_rate or self.config.sample_rate,
@@ -149,6 +158,11 @@ class ModelService:
             lacking[ACCURATE] = (
                 f"finals: accurate is not available for model {self.name!r}: it needs beam search and a model "
                 "trained by this project"
+            )
+        if self._by_whisper and request.options.finals == "accurate":
+            lacking[RECEIPT] = (
+                f"receipt: cannot be combined with {ACCURATE.name} on this server, whose second pass by Whisper cannot "
+                "be replayed; leave one of the two out"
             )
         if self.rewind is None:
             lacking[REWIND] = (
@@ -208,6 +222,8 @@ class ServiceBuilder:
         self._coordinator = coordinator
         self._step_tokens = itertools.cycle([StepToken() for _ in range(steps_at_once(settings.threads))])
         self._second_pass = SecondPass(clock, processes=settings.processes)
+        threads, timeout_s = threads_of(settings.processes), settings.second_pass_timeout_s
+        self._timed_pass = TimedPass(clock, threads=threads, timeout_s=timeout_s)
         self._questions = _questions(settings, metrics, clock)
         keys = resume_keys(settings)
         self._own_key = not keys
@@ -229,7 +245,7 @@ class ServiceBuilder:
             metrics,
             engines=self._engines(model, voice),
             slots=self._slots(model.name, config, metrics),
-            second_pass=self._second_pass,
+            second_pass=self._timed_pass if isinstance(model.accurate, WhisperDecoder) else self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
             fork_slots=self._settings.forks_here,
             clock=self._clock,
@@ -271,6 +287,7 @@ class ServiceBuilder:
     def stop(self) -> None:
         """Stop what the models share."""
         self._second_pass.stop()
+        self._timed_pass.stop()
         if self._questions is not None:
             self._questions.stop()
 

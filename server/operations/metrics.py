@@ -28,6 +28,7 @@ DELAY_S = (*ENDPOINT_S[:8], 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)  # of wor
 RATIO = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
+FALLBACKS = ("full", "late", "failed", "repeated", "empty")  # of a second pass
 FORK_OUTCOMES = ("done", "refused", "failed")
 TURN_RESULTS = ("answered", "late", "refused", "failed")
 STAGES = ("step", "decode", "vad", "engine")
@@ -247,6 +248,12 @@ class _ModelFamilies:
             ["model"],
             registry=registry,
         )
+        self.second_fallbacks = Counter(
+            "tutti_second_decode_fallbacks",
+            "Finals with the first pass's text because `second_pass` gave none in time, or none to use",
+            ["model", "reason"],
+            registry=registry,
+        )
         self.forks = Counter(
             "tutti_forks",
             "Forks of streams in pauses; refused: no slot was spare",
@@ -278,6 +285,7 @@ class ModelMetrics:
         self.second_wait = families.second_wait.labels(name)
         self.second_decode = families.second_decode.labels(name)
         self.second_failures = families.second_failures.labels(name)
+        self.second_fallbacks = {reason: families.second_fallbacks.labels(name, reason) for reason in FALLBACKS}
         self.forks = {outcome: families.forks.labels(name, outcome) for outcome in FORK_OUTCOMES}
         self.errors = errors
         self.failed_steps = 0  # of stage "step", for the watchdog: a Counter can only be read by collecting it

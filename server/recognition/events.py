@@ -27,6 +27,16 @@ class FinalReason(StrEnum):
     MAX_LEN = "max_len"
 
 
+class Fallback(StrEnum):
+    """Why a final has the text of the first pass where a second pass with a deadline was to read it."""
+
+    FULL = "full"  # too many segments waited
+    LATE = "late"  # the deadline passed
+    FAILED = "failed"
+    REPEATED = "repeated"  # its text repeats itself
+    EMPTY = "empty"  # it recognized nothing
+
+
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
     """Speech began after silence."""
@@ -51,6 +61,7 @@ class Final:
 
     `overlap`: words of another channel were said at the same time; known only if finals are in the order of speech.
     `audio`: the audio received up to the step that closed it; None in a stream without receipts.
+    `fallback`: why a second pass with a deadline gave no text; None with its text, and without one.
     """
 
     channel: int
@@ -60,6 +71,7 @@ class Final:
     reason: FinalReason
     overlap: bool = False
     audio: AudioMark | None = None
+    fallback: Fallback | None = None
 
     @property
     def endpoint_delay_s(self) -> float | None:

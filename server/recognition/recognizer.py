@@ -14,7 +14,7 @@ from server.errors import EngineDead
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import FORK, ActiveSession, EventSink
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
-from server.recognition.decoding.second_pass import Outcome, SecondPass
+from server.recognition.decoding.second_pass import Outcome, SegmentPass
 from server.recognition.engines import Engines
 from server.recognition.forks import Forks
 from server.recognition.messages import ReleaseStates
@@ -35,13 +35,13 @@ class Recognizer:
         *,
         engines: Engines,
         slots: ModelSlots,
-        second_pass: SecondPass,
+        second_pass: SegmentPass,
         budget_s: float,
         fork_slots: int,
         clock: Callable[[], float],
         questions: TurnQuestions | None = None,
     ) -> None:
-        """All models of the process share `second_pass`, and `questions` to a turn model if there is one.
+        """Models of the process share `second_pass`, and `questions` to a turn model if there is one.
 
         `fork_slots`: forks at a time.
         """

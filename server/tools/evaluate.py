@@ -116,10 +116,10 @@ class Watch(SilentDisplay):
 
     def stability(self) -> Stability:
         """Return stability figures over all recordings."""
-        found = Stability()
+        stability = Stability()
         for views in self._views.values():
-            found.follow(views)
-        return found
+            stability.follow(views)
+        return stability
 
 
 async def evaluate(

@@ -87,9 +87,9 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
 
     Raises: ModelError, EvaluationFailed.
     """
-    if asked.against is not None:
-        check_folder(asked.against, f"{OPTION} {PREFIX}{asked.against}")  # before anything is recognized
-    utterances = asked.utterances
+    against, utterances = asked.against, asked.utterances
+    if against is not None:
+        check_folder(against, f"{OPTION} {PREFIX}{against}")  # before anything is recognized
     combinations = [settings.of_default for settings in combinations]
     facts = _model_facts(combinations, utterances)
     unknown = cache(partial(_unknown, utterances))  # one warning per file
@@ -101,8 +101,8 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
         for settings, shared in zip(combinations, facts, strict=True)
         for codec in asked.codecs
     ]
-    if asked.against is not None:
-        runs += _run_whisper(asked, asked.against, facts[0]["languages"], utterances)
+    if against is not None:
+        runs += _run_whisper(asked, against, facts[0]["languages"], utterances)
     _report(asked, runs)
 
 

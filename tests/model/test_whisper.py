@@ -65,6 +65,7 @@ def test_windows_are_one_text_that_depends_on_the_audio_alone() -> None:
         "condition_on_previous_text": False,
         "without_timestamps": True,
         "suppress_tokens": [-1],
+        "hotwords": None,
     }
     assert model.asked == asked
     assert Whisper(model).read(np.zeros(0, np.int16), "en").confidence == 0.0  # type: ignore[arg-type]

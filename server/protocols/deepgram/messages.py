@@ -103,6 +103,7 @@ class Results(msgspec.Struct, tag_field="type", tag="Results"):
     overlap: bool | UnsetType = UNSET  # ours, of finals with `utterances`
     receipt: str | UnsetType = UNSET  # ours, of finals with `receipt`: a JWS
     correction: bool | UnsetType = UNSET  # ours, of the answer to a `Rewind`: it replaces all words from `start` on
+    second_pass: str | UnsetType = UNSET  # ours, of finals that have the text of the first pass instead: the reason
 
 
 class ResultsMetadata(msgspec.Struct):

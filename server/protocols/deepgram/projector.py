@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -26,6 +27,7 @@ from server.protocols.deepgram.messages import (
     SpeechStartedOut,
     StepReport,
     UtteranceEnd,
+    Warned,
     warned,
 )
 from server.protocols.deepgram.query import ListenRequest
@@ -69,6 +71,7 @@ class Projector:
         self.request_id = request_id
         self.warnings: Sequence[str] = ()  # about the audio, as `kind: sentence`; sent in `Metadata`
         self._channels = channels
+        self._fallbacks: Counter[str] = Counter()  # finals by the reason why they have the first pass's text
         self._created = created
         self._model = model
         self._reports = request.options.every_step or request.options.tell_stable or request.latency
@@ -168,6 +171,9 @@ class Projector:
             self._report(event, words, timing, write_s) if self._reports else UNSET,
             event.overlap if self._overlaps and isinstance(event, Final) else UNSET,
         )
+        if isinstance(event, Final) and event.fallback is not None:
+            results.second_pass = event.fallback
+            self._fallbacks[event.fallback] += 1
         if self.receipts is not None and isinstance(event, Final):
             results.receipt = self.receipts.final(event, _encode(results), transcript.words)
         return _encode(results)
@@ -195,6 +201,13 @@ class Projector:
             parts,
         )
 
+    def _of_finals(self) -> list[Warned]:
+        """Return a warning for each reason why finals have the text of the first pass instead of the second's."""
+        return [
+            Warned("finals", reason, f"{reason}: the text of the first pass was sent in {count} finals")
+            for reason, count in self._fallbacks.items()
+        ]
+
     def _summary(self, event: Closed) -> bytes:
         model = self._model
         has_audio = event.audio_s > 0
@@ -207,7 +220,7 @@ class Projector:
             channels=self._channels,
             models=[model.uuid] if has_audio else UNSET,
             model_info={model.uuid: model.info} if has_audio else UNSET,
-            warnings=warned("audio", self.warnings),
+            warnings=[*(warned("audio", self.warnings) or ()), *self._of_finals()] or UNSET,
         )
         if self.receipts is not None and event.audio is not None:
             summary.receipt = self.receipts.end(event.audio, _encode(summary), event.reason)

@@ -18,7 +18,7 @@ from model.ctc.interface import Decoder
 from model.ctc.words import Word
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
-from server.recognition.decoding.second_pass import Outcome, SecondPass
+from server.recognition.decoding.second_pass import Outcome, SegmentPass
 from server.recognition.events import Event, StepTiming
 from server.recognition.messages import StateSaved, StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinal, PendingFinals
@@ -134,7 +134,7 @@ class BatchDecoder:
         decoder: Decoder,
         metrics: ModelMetrics,
         clock: Callable[[], float],
-        second_pass: SecondPass,
+        second_pass: SegmentPass,
         on_second_pass: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         """`on_second_pass` receives the outcomes of live streams' second passes."""
@@ -267,13 +267,15 @@ class BatchDecoder:
         if outcome.error is not None:
             metrics.second_failures.inc()
             _log.error("second pass failed, the first pass's text is sent", error=repr(outcome.error))
+        if outcome.fallback is not None:
+            metrics.second_fallbacks[outcome.fallback].inc()
         metrics.second_wait.observe(outcome.wait_s)
         metrics.second_decode.observe(outcome.decode_s)
-        if not active.background:
+        if not active.background and self._second_pass.delays_admission:
             self._on_second_pass(outcome)
         now = self._clock()
         assert active.session.pending is not None, "its final came from here"
-        for waited, timing in active.session.pending.resolve(final, outcome.words):
+        for waited, timing in active.session.pending.resolve(final, outcome.words, outcome.fallback):
             events = active.session.take(Waited(waited))
             if active.open:  # the events of an earlier step may have ended it
                 active.sink.on_events(events, None if timing is None else _later(timing, now))

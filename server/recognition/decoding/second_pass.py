@@ -13,9 +13,11 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from model.ctc.words import Word
 from model.machine.cores import usable_cores
+from server.recognition.events import Fallback
 
 Words = tuple[Word, ...]
 Decode = Callable[[], Words]
@@ -23,12 +25,16 @@ Decode = Callable[[], Words]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a second pass: its words, or None and the error; seconds of waiting and of running."""
+    """Result of a second pass: its words, or None and the error; seconds of waiting and of running.
+
+    `fallback`: why a second pass that may be left out gave no words; None for one that may not, and for words.
+    """
 
     words: Words | None
     error: Exception | None
     wait_s: float
     decode_s: float
+    fallback: Fallback | None = None
 
 
 Done = Callable[[Outcome], None]
@@ -50,8 +56,28 @@ class _Job:
     work: _Work | None = field(default=None, compare=False)  # None: the thread ends
 
 
+class SegmentPass(Protocol):
+    """What runs second passes: `SecondPass`, or one that may leave some out."""
+
+    @property
+    def delays_admission(self) -> bool:
+        """Whether new streams are refused while segments wait too long."""
+
+    @property
+    def waiting(self) -> int:
+        """Segments in the queue."""
+
+    def submit(self, decode: Decode, done: Done, *, background: bool) -> None:
+        """Run `decode` on a thread, then `done` on the running event loop."""
+
+    def stop(self) -> None:
+        """Let each thread end after its current segment."""
+
+
 class SecondPass:
     """The threads and their queue. The threads start with the first segment."""
+
+    delays_admission = True
 
     def __init__(self, clock: Callable[[], float], workers: int | None = None, *, processes: int = 1) -> None:
         """By default half as many threads as cores, shared by `processes`; the rest is for models and event loop."""

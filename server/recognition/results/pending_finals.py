@@ -10,7 +10,7 @@ from typing import Any
 
 from model.ctc.words import Word
 from server.recognition.audio_digest import AudioMark
-from server.recognition.events import Event, Final, Forked, ForkWords, StepTiming, UtteranceGap
+from server.recognition.events import Event, Fallback, Final, Forked, ForkWords, StepTiming, UtteranceGap
 from server.recognition.results.result_order import ResultOrder, Unanswered
 from server.recognition.steps import Work
 
@@ -30,9 +30,9 @@ class PendingFinal:
         """Channel of the segment."""
         return self.first.channel
 
-    def resolve(self, words: Words | None) -> None:
+    def resolve(self, words: Words | None, fallback: Fallback | None = None) -> None:
         """Take the second pass's words. If it failed (None) or found none, the first pass's words are kept."""
-        self.resolved = replace(self.first, words=words) if words else self.first
+        self.resolved = replace(self.first, words=words) if words else replace(self.first, fallback=fallback)
 
 
 @dataclass(eq=False, slots=True)
@@ -168,12 +168,13 @@ class PendingFinals:
         finals = (one.first if isinstance(one, PendingFinal) else one for one in results)
         return next((one.words[0].start_s for one in finals if isinstance(one, Final) and one.words), math.inf)
 
-    def resolve(self, final: PendingFinal, words: Words | None) -> Due:
+    def resolve(self, final: PendingFinal, words: Words | None, fallback: Fallback | None = None) -> Due:
         """Take a second pass's words, None if it failed; give the events that waited, step by step.
 
-        Results not yet returned are still pending: `first_word_s` includes them.
+        `fallback` is noted in a final without such words. Results not yet returned are still pending: `first_word_s`
+        includes them.
         """
-        final.resolve(words)
+        final.resolve(words, fallback)
         return self._due(final.channel)
 
     def resolve_fork(self, fork: PendingFork, found: ForkWords | None) -> Due:

@@ -60,6 +60,7 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_second_decode_wait_seconds": ("histogram", {"model"}),
     "tutti_second_decode_queue": ("gauge", {"model"}),
     "tutti_second_decode_failures": ("counter", {"model"}),
+    "tutti_second_decode_fallbacks": ("counter", {"model", "reason"}),
     "tutti_forks": ("counter", {"model", "outcome"}),
     "tutti_turn_words_differing": ("counter", set()),
     "tutti_handshake_seconds": ("histogram", set()),

@@ -23,17 +23,17 @@ from tests.support.audio.speech import SAMPLES
 
 
 class Reader:
-    """Says how many samples it recognized."""
+    """Says how many samples it received."""
 
     def __init__(self, *languages: str) -> None:
         self.languages = list(languages)
-        self.recognized: list[tuple[int, str]] = []
+        self.received: list[tuple[int, str]] = []
 
     def has_language(self, tag: str) -> bool:
         return tag in self.languages
 
     def read(self, pcm: np.ndarray[Any, Any], language: str) -> WhisperReading:
-        self.recognized.append((len(pcm), language))
+        self.received.append((len(pcm), language))
         return WhisperReading("some words", 1.0, 1.0)
 
 
@@ -52,7 +52,7 @@ def transcribed(transcriber: WhisperTranscriber, samples: int) -> list[Any]:
 def test_a_recording_is_read_as_a_whole_at_sixteen_kilohertz(rate: int) -> None:
     reader = Reader("en")
     (final,) = transcribed(WhisperTranscriber(reader, "en", rate), 2 * rate)  # type: ignore[arg-type]
-    assert reader.recognized == [(32_000, "en")]
+    assert reader.received == [(32_000, "en")]
     assert (final.is_final, final.text, final.duration) == (True, "some words", 2.0)
 
 
