@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pydantic import SecretStr
 
 from batching.thread.step_token import StepToken
-from model.config import OWN_ARCHITECTURE
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import BiasError
 from model.ctc.interface import Decoder
@@ -182,7 +181,7 @@ class ModelService:
         `parameters` are the names under which some were given. Raises: BadParameter.
         """
         for parameter in parameters:
-            if not self.decoder.supports_bias and self.config.architecture != OWN_ARCHITECTURE:
+            if not self.decoder.supports_bias and self.facts.published:
                 raise BadParameter(
                     f"{parameter}: the model {self.name!r} ({self.config.architecture}) does not support key terms"
                     f"{_why_no_terms(self.facts)}"

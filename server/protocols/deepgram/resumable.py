@@ -27,7 +27,7 @@ from server.streaming.connection import ConnectionContext
 from server.streaming.outbox import OutFrame
 
 EVERY_S = 1.0  # seconds of audio between tickets
-BYTES_A_SECOND = 32_000  # of tickets: larger ones come less often
+BYTES_A_SECOND = 100_000  # of tickets: larger ones come less often
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
 SLACK_S = 1e-6  # times on the wire are rounded to microseconds
 

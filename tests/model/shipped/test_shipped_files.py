@@ -12,7 +12,7 @@ from model.acoustic import load_own
 from model.decoder import language_model_path, lexicon_path
 from model.evaluation.digest import committed_digest, log_probs_digest
 
-CARDS = {"tutti-gru": "MODEL_CARD.md", "tutti-mandarin": "MANDARIN.md"}
+CARDS = {"tutti": "MODEL_CARD.md", "tutti-gru": "GRU.md", "tutti-mandarin": "MANDARIN.md"}
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -122,7 +122,7 @@ def test_a_stream_that_is_cut_and_resumed_elsewhere_has_the_finals_of_an_unbroke
         pair = [stack.enter_context(LiveServer(**options)) for _ in range(2)]
         whole = ResumingClient([pair[0]], pcm[:, None], rate).run(())
         moved = ResumingClient(pair, pcm[:, None], rate).run([1.7, 3.1, 3.4, 6.2])
-    assert whole.tickets >= 5
+    assert whole.tickets >= 2
     assert moved.results == whole.results
     assert any(final["channel"]["alternatives"][0]["words"] for final in whole.finals)
 

@@ -13,6 +13,7 @@ from tests.support.servers.server_process import ServerProcess
 
 CHUNK_S = 0.25
 AHEAD_S = 1.6  # of audio after the latest ticket: over one ticket interval, far below any backlog limit
+TICKET_BYTES_A_SECOND = 100_000  # larger tickets come less often
 
 
 @dataclass
@@ -100,8 +101,12 @@ class ResumingClient:
             end = min(until, position + round(CHUNK_S * self._rate))
             client.send(self._audio[position:end].tobytes())
             position = end
-            while position / self._rate - self._safe_s(began_s) > AHEAD_S:
+            while position / self._rate - self._safe_s(began_s) > AHEAD_S + self._ticket_s():
                 self.received.take(client.receive())
+
+    def _ticket_s(self) -> float:
+        ticket = self.received.ticket
+        return 0.0 if ticket is None else len(ticket["ticket"]) / TICKET_BYTES_A_SECOND
 
     def _safe_s(self, began_s: float) -> float:
         ticket = self.received.ticket
