@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from model.attention_config import ATTENTION_ARCHITECTURE
+from model.config import OWN_ARCHITECTURE
+
 Document = dict[str, Any]
+OWN_KINDS = (OWN_ARCHITECTURE, ATTENTION_ARCHITECTURE)
 MB = 1e6
 NAME_WIDTH = 16
 
@@ -27,13 +31,13 @@ def _facts(model: Document) -> Iterator[tuple[str, str]]:
     window, shift = f"window {model['window_ms']:g} ms", f"shift {model['shift_ms']:g} ms"
     yield "audio", f"{model['sample_rate']} Hz, {window}, {shift}, output frames of {model['frame_ms']:g} ms"
     latency = f"at most {model['latency_ms']:g} ms from a sound until the step that decodes it has its audio"
-    yield "latency", latency if model["kind"] == "ctc-rnn" else f"{latency}, due to the window"
+    yield "latency", latency if model["kind"] in OWN_KINDS else f"{latency}, due to the window"
     yield "symbols", f"{model['symbols']}: {model['spelling']}"
     yield (
         "size",
         f"{model['file_bytes'] / MB:.1f} MB of files, {model['state_bytes'] / 1024:.1f} KiB of state per stream",
     )
-    first = "" if model["kind"] == "ctc-rnn" else "; a first load compares and compiles, later ones do not"
+    first = "" if model["kind"] in OWN_KINDS else "; a first load compares and compiles, later ones do not"
     yield "load", f"{model['load_s']:.1f} s{first}"
 
 
