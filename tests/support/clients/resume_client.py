@@ -92,6 +92,9 @@ class ResumingClient:
         if received.ticket is not None:
             assert answer["audio_s"] == received.ticket["audio_s"]
             assert answer["stream_id"] == received.ticket["stream_id"]
+            renewed = client.receive()
+            assert renewed["type"] == "Ticket"
+            received.take(renewed)
         return round(answer["audio_s"] * self._rate)
 
     def _stream(self, client: Client, position: int, loss_s: float | None) -> None:
