@@ -67,7 +67,7 @@ async def _stream(path: Path, url: str, console: Console) -> str:
     console.print(f"\nfinal transcript: {transcript.text}", style="bold", highlight=False)
     cuts = statistics.quantiles(latencies_ms, n=50)
     console.print(
-        f"latency of {len(latencies_ms)} steps of 80 ms, from the last sample to the result: "
+        f"latency of {len(latencies_ms)} steps, from the last sample to the result: "
         f"median {statistics.median(latencies_ms):.1f} ms, p98 {cuts[-1]:.1f} ms; "
         f"final text {final_ms:.1f} ms after the end of the audio",
         highlight=False,

@@ -76,6 +76,11 @@ class AttentionConfig:
         return ATTENTION_ARCHITECTURE
 
     @property
+    def trained_name(self) -> str:
+        """Name of the weights, for which decoding was tuned."""
+        return self.weights or self.name
+
+    @property
     def languages(self) -> tuple[str, ...]:
         """Language tags of what it recognizes."""
         return (self.language,)

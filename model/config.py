@@ -106,6 +106,11 @@ class ModelConfig:
         return OWN_ARCHITECTURE
 
     @property
+    def trained_name(self) -> str:
+        """Name of the weights, for which decoding was tuned."""
+        return self.name
+
+    @property
     def languages(self) -> tuple[str, ...]:
         """Language tags of what it recognizes."""
         return (self.language,)

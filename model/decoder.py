@@ -158,7 +158,7 @@ def decoder_of(
     if not facts.published:
         own = facts.own_config
         path = language_model_path(lm, own.language)
-        search = own_search(own, beams, Language.load(path, own.phones, own.language, own.name))
+        search = own_search(own, beams, Language.load(path, own.phones, own.language, own.trained_name))
     else:
         words = Language.load(lm) if isinstance(lm, Path) else Language(weights=DecodingWeights(word_bonus=0.0))
         search = BeamDecoder(tokens, config.frame_s, beams=beams, lm=words.lm, weights=words.weights)
@@ -230,7 +230,7 @@ def weights_path(path: Path, phones: Sequence[str] = (), acoustic_model: str = "
 
 def second_pass_weights_path(path: Path, config: OwnConfig) -> Path:
     """Path of the weights tuned for a language model and the second pass over one acoustic model's outputs."""
-    return weights_path(path, config.phones, f"{config.name}.accurate")
+    return weights_path(path, config.phones, f"{config.trained_name}.accurate")
 
 
 def read_weights_path(path: Path, phones: Sequence[str], acoustic_model: str) -> Path:

@@ -25,13 +25,16 @@ from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package, need_programs
 
 PACKAGES = ("batching", "loadtest", "model", "server")
-SOURCES = (*PACKAGES, "clients", "lab", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = (*PACKAGES, "clients", "lab", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, including compilation of the beam search
 DATA = {
     "model/samples/demo.flac",
     "model/samples/samples.jsonl",
+    "model/weights/tutti-fast.json",
     "model/weights/tutti-gru.json",
     "model/weights/tutti-gru.safetensors",
+    "model/weights/tutti.json",
+    "model/weights/tutti.safetensors",
     "model/weights/tutti-words.arpa.gz",
     "model/weights/tutti-words.lexicon.gz",
     "server/asyncapi.yaml",

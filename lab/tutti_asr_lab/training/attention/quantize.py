@@ -32,7 +32,7 @@ from model.attention.quantized import (
     QuantizedAttention,
     tensor_shapes,
 )
-from model.attention_config import HOPS, AttentionConfig
+from model.attention_config import HOPS, AttentionConfig, StepForm
 from model.ctc.greedy import best_path
 from model.errors import ModelError
 from model.evaluation.scoring import by_source, report
@@ -162,12 +162,19 @@ def highest(x: Tensor) -> Tensor:
     return torch.quantile(x.abs(), RANGE, dim=0).clamp_min(_LEAST)
 
 
-def load(folder: Path, weights: str = "average.pt") -> AttentionNetwork:
-    """Network of a finished run, with the record of its training."""
+def load(folder: Path, others: Sequence[tuple[Path, float]] = ()) -> AttentionNetwork:
+    """Network of a finished run, with the record of its training.
+
+    `others`: weights of other runs from the same start, and their shares in the mean; the run's own has what is left.
+    Source of the mean: Wortsman et al. 2022, "Model soups".
+    """
     described: dict[str, Any] = json.loads((folder / "average.json").read_text())
-    config = AttentionConfig.from_dict(described)
-    network = AttentionNetwork(config)
-    network.load_state_dict(torch.load(folder / weights, weights_only=True))
+    described["form"] = dataclasses.asdict(StepForm())
+    parts = [(folder / "average.pt", 1 - sum(share for _, share in others)), *others]
+    described["training"] |= {"mean_of": {f"{path.parent.name}/{path.name}": share for path, share in parts}}
+    network = AttentionNetwork(AttentionConfig.from_dict(described))
+    states = [(torch.load(path, weights_only=True), share) for path, share in parts]
+    network.load_state_dict({name: sum(state[name] * share for state, share in states) for name in states[0][0]})
     return network.eval()
 
 
@@ -201,12 +208,15 @@ def main() -> None:
     parser.add_argument("--manifest", type=Path, action="append", required=True, help="recordings of training")
     parser.add_argument("--validation", type=Path, required=True, help="recordings to validate on")
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint to write")
+    parser.add_argument(
+        "--mean", nargs=2, action="append", default=[], metavar=("FILE", "SHARE"), help="weights to average with"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     try:
         utterances = read_manifests(options.manifest)
         spread = utterances[:: max(1, len(utterances) // RECORDINGS)]
-        network = load(options.run)
+        network = load(options.run, [(Path(path), float(share)) for path, share in options.mean])
         recordings = [read_pcm(utterance.audio, network.config.sample_rate) for utterance in spread]
         quantized = quantize(network, recordings, _say)
         save_attention(validated(quantized, read_manifests([options.validation])), options.out)

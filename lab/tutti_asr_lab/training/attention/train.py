@@ -55,6 +55,7 @@ class FineTuning:
     head_factor: float = 8.0  # times the body's learning rate, `recipe.matrix_lr`
     chunks: tuple[tuple[int, float], ...] = CHUNKS
     left: int = 100  # frames before its chunk that a frame sees
+    averages: tuple[int, ...] = ()  # updates after which the averaged weights are kept, too: average-N.pt
 
     @classmethod
     def read(cls, path: Path) -> tuple[AttentionConfig, FineTuning]:
@@ -222,7 +223,7 @@ def train(options: argparse.Namespace) -> None:
             initialize(run.network, *read_wheel(options.hama))
             run.average.load_state_dict(run.network.state_dict())
             torch.save(run.network.state_dict(), options.out / "start.pt")
-        _loop(run, snapshots)
+        _loop(run, snapshots, options.out)
         torch.save(run.average.state_dict(), options.out / "average.pt")
         own = {name: value for name, value in asdict(tuning).items() if name != "recipe"}
         record = {
@@ -242,7 +243,7 @@ def _record(weights: Path) -> dict[str, Any]:
     return record
 
 
-def _loop(run: Run, snapshots: Snapshots) -> None:
+def _loop(run: Run, snapshots: Snapshots, out: Path) -> None:
     run.network.train()
     began, audio_s, figures = time.monotonic(), run.audio_s, []
     for _, batches in run.batches.ahead(run.jobs()):
@@ -255,6 +256,8 @@ def _loop(run: Run, snapshots: Snapshots) -> None:
                 f"loss {phones:.3f} a phone, {letters:.3f} a letter"
             )
             figures.clear()
+        if run.done in run.tuning.averages:
+            torch.save(run.average.state_dict(), out / f"average-{run.done}.pt")
         if run.done % SNAPSHOT_UPDATES == 0:
             snapshots.save(run.done, run.state_dict())
     snapshots.save(run.done, run.state_dict())

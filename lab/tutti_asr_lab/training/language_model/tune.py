@@ -81,11 +81,11 @@ class TunedSearch:
         path = language_model_path(lm, config.language)
         if path is None:
             raise ModelError(f"--lm: no language model is shipped for {config.language!r}; give one")
-        language = Language.load(path, config.phones, config.language, config.name)
+        language = Language.load(path, config.phones, config.language, config.trained_name)
         own = second_pass_weights_path(path, config)
         if accurate and own.exists():
             language = replace(language, weights=DecodingWeights.load(own))
-        file = own if accurate else read_weights_path(path, config.phones, config.name)
+        file = own if accurate else read_weights_path(path, config.phones, config.trained_name)
         return cls(config, language, file, compute)
 
     def decoder(self, beams: int, weights: DecodingWeights) -> BeamDecoder:

@@ -20,5 +20,6 @@ fine_tune() {
 fine_tune --hama "$WHEEL" --out build/tutti/first "$FINE_TUNING/first.json"
 fine_tune --init build/tutti/first/average.pt --manifest "$SYNTHETIC/synthetic.jsonl" --out build/tutti/last "$FINE_TUNING/last.json"
 "$BIN/python" -m tutti_asr_lab.training.attention.quantize build/tutti/last \
+  --mean build/tutti/first/average.pt 0.4 --mean build/tutti/first/average-600.pt 0.2 \
   --manifest "$DATA/commonvoice_en.jsonl" --manifest "$DATA/librispeech_devclean_mp3.jsonl" \
   --manifest "$DATA/speechocean762.jsonl" --validation "$DATA/dev.jsonl" --out build/tutti/tutti.safetensors
