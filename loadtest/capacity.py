@@ -67,10 +67,11 @@ class Ceiling(msgspec.Struct, frozen=True):
     threads: int = 0
     read_ns: float | None = None
     in_caches: bool | None = None
+    step_audio_ms: float = STEP_S * 1e3
 
     def streams(self, batch: int) -> float:
         """Return the live streams possible at this batch size if only steps took time."""
-        return batch * STEP_S * 1e3 / self.step_ms[batch]
+        return batch * self.step_audio_ms / self.step_ms[batch]
 
 
 class Capacity(msgspec.Struct, frozen=True):

@@ -44,9 +44,7 @@ class LoadSettings:
     stream_s: float | None = None  # approximate length of composed streams; None: a recording is a stream
     retry: bool = False  # refused streams retry after Retry-After, not with their next recording
     give_up_ms: float | None = None  # stop after a level with a higher p98
-    long_steps: bool = (
-        False  # the model's steps are longer than a message: only messages that complete a step are measured
-    )
+    long_steps: bool = True  # only messages that complete a step of the model are measured: it may be longer
     split: bool = False  # request the parts of each result's latency (`latency=true`)
     uploads: int = 0  # concurrent uploads alongside the live streams
     period_s: float = 60.0  # latencies are also reported by period of this length

@@ -27,10 +27,13 @@ RUN: Mapping[str, tuple[str, ...]] = {  # beginnings of the commands that are ru
     ),
     "docs/sizing.md": ("tutti serve",),
     "docs/measured.md": (".venv/bin/tutti serve ",),
-    "docs/models.md": ("tutti model check ", "tutti serve", "tutti evaluate ", "tutti transcribe ", "tutti lm train "),
+    "docs/models.md": (
+        *("tutti model check ", "tutti serve", "tutti evaluate --model ", "tutti evaluate --language "),
+        *("tutti transcribe ", "tutti lm train "),
+    ),
     "docs/own-models.md": ("tutti export DIR",),
     "docs/usage.md": ("TUTTI_USAGE_LOG=", "tutti usage "),
-    "docs/voice-agents.md": ("tutti serve ", "python -m loadtest.rulers.turns.layers "),
+    "docs/voice-agents.md": ("tutti serve ",),
 }
 PRINTS: Mapping[str, str] = {  # what is printed, by the beginning of the command
     "tutti usage ": r"^bank\b",
