@@ -26,7 +26,7 @@ from tests.support.servers.fakes import WAIT_S
 
 SAMPLES = Path(__file__).parents[2] / "model" / "samples"
 STEP = SileroVad.step_samples
-DIGEST = "342ff6caf7213bd2593cf541569fa7014045c594af405788db6c3082a912b653"
+DIGEST = "f2ff8ee5456776bb76cd9b5d138c2f36b7b60ecef93dfbfc531f7e5df7673a92"
 
 
 def recordings() -> dict[str, PCM]:

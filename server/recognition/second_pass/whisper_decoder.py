@@ -77,6 +77,11 @@ class WhisperDecoder:
         self._lead = round(LEAD_S / config.frame_s)
 
     @property
+    def reads_audio(self) -> bool:
+        """True: Whisper reads the segment's audio."""
+        return True
+
+    @property
     def supports_bias(self) -> bool:
         """Whether key terms have an effect."""
         return self.first.supports_bias

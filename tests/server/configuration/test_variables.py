@@ -50,7 +50,7 @@ def test_lists_are_read_with_any_separator(name: str, text: str, monkeypatch: py
 
 
 NUMBERS = ("nan", "inf", "-inf", "1e999", "-1", "-0.5", "abc", "1,5", "0x10", " ")
-TEXTS = {"host", "commit", "twilio_auth_token"}  # which any text can be
+TEXTS = {"host", "commit", "second_pass", "twilio_auth_token"}  # which any text can be
 
 
 def bad_values(name: str) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from loadtest.processes import Process, connections, tree
 from loadtest.served import free_port, is_ready, serve_command
+from model import checkpoint
 from model.checkpoint import SHIPPED
 from server.operations.process import EXIT_LOST
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, WITHIN_S, FrontEnds, speech
@@ -184,7 +185,7 @@ def test_the_metrics_are_those_of_the_whole_server(two: FrontEnds, played: list[
 def test_a_batch_is_counted_once(two: FrontEnds, played: list[Audio]) -> None:
     rows = two.metric(f'tutti_batch_rows_total{{model="{model(two)}"}}')
     asyncio.run(two.play(played, realtime=False))
-    steps = sum(len(audio.pcm) for audio in played) / 1_280
+    steps = sum(len(audio.pcm) for audio in played) / checkpoint.read_config(checkpoint.SHIPPED).step_samples
     taken = two.metric(f'tutti_batch_rows_total{{model="{model(two)}"}}') - rows
     assert steps <= taken <= steps * 1.3, "steps, and those that flush the end of each stream"
 

@@ -94,7 +94,7 @@ def test_the_shipped_model_is_described_without_a_comparison():
     code, found = checked("--audio", DEMO)
     assert (code, found["ok"]) == (0, True)
     model = found["model"]
-    assert (model["kind"], model["latency_ms"], model["spelling"]) == ("ctc-rnn", 400.0, "characters")
+    assert (model["kind"], model["latency_ms"], model["spelling"]) == ("ctc-attention", 400.0, "characters")
     assert found["rows"]["equal_bits"] == dict.fromkeys(("1", "2", "3", "8", "32"), True)
     assert set(found["speed"]["batch_ms"]) == {"1", "8", "32", "128"}
     assert "my account number is four seven one nine" in found["audio"]["text"]
@@ -159,7 +159,7 @@ def test_the_report_of_8_bit_scales_is_shown(exported, tmp_path):
     assert report["products"] + len(report["left_out"]) == report["of"]
     shown = "\n".join(lines(document))
     products = f"{report['products']} of {report['of']} products, {len(report['left_out'])} left in floats"
-    assert re.search(rf"^int8 +{products}; scales from 10 s of audio$", shown, re.MULTILINE)
+    assert re.search(rf"^int8 +{products}; scales from 8 s of audio$", shown, re.MULTILINE)
     assert f"symbols {report['equal_symbols']:.2%} equal to those in floats" in shown
     assert f"to the transcripts {report['wer_floats']['wer']:.2%} in floats" in shown
     assert re.search(r"batch of 8: [\d.]+ ms as published, [\d.]+ ms compiled$", shown, re.MULTILINE)
