@@ -176,7 +176,7 @@ def test_a_request_to_end_without_an_open_turn_is_ignored() -> None:
 
 
 def test_a_turn_begins_with_its_voice_and_its_words_follow() -> None:
-    start, *rest = run(TurnRules(), ["quiet", "voice", *["quiet"] * 6, "word"])
+    start, *rest = run(TurnRules(), ["quiet", "voice", *["quiet"] * 8, "word"])
     assert (start.kind, start.words, start.start_s) == (TurnKind.START, (), pytest.approx(2 * STEP_S - 0.05))
     assert {event.kind for event in rest} == {TurnKind.UPDATE}
     assert rest[-1].words
