@@ -19,6 +19,9 @@ _FILES = {utterance.audio.stem: utterance.audio for utterance in samples()}
 FILES = {name: str(path) for name, path in _FILES.items()}
 
 
+LOUD, TRAILING = 330, 4_800  # samples after the last loud one are less silence than ends a segment
+
+
 def audio(*parts: str | float) -> bytes:
     """Return recordings, by name, joined with seconds of silence."""
     joined = [_silence(part) if isinstance(part, float) else _recording(part) for part in parts]
@@ -38,7 +41,9 @@ def plain(said: str) -> str:
 def _recording(name: str) -> np.ndarray:
     pcm, rate_hz = soundfile.read(_FILES[name], dtype="int16")
     assert rate_hz == RATE_HZ
-    return np.asarray(pcm)
+    pcm = np.asarray(pcm)
+    loud = np.flatnonzero(np.abs(pcm.astype(np.int32)) > LOUD)
+    return pcm[: loud[-1] + TRAILING]
 
 
 def _silence(seconds: float) -> np.ndarray:

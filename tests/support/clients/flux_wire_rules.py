@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 UPDATE_S = 0.25
 UPDATED_WORDS_PER_S = 400
-STEP_S = 0.08  # of the shipped model: events come with steps
+STEP_S = 0.24  # of the default model
 ROUNDING_S = 0.0011  # times have three digits
 
 TURN_INFO = {
