@@ -14,6 +14,7 @@ from model.config import ENGLISH, TAIL_FRAMES, ModelConfig
 
 ATTENTION_ARCHITECTURE = "ctc-attention"
 HOPS = 2  # 10 ms features a frame
+GELU_FACTOR = 1.702  # x σ(1.702 x) is GELU within 0.02. Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2
 
 
 @dataclass(frozen=True, slots=True)

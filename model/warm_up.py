@@ -1,10 +1,10 @@
 """Compile the code that a server needs before its first start: `python -m model.warm_up`; `make setup` runs it.
 
 With `--published`, as in images, the steps of published networks, too: otherwise the first load of one compiles them.
-Compiles the 8-bit step (if `auto` uses it here), the levels of the audio, the reading of n-grams, the beam search, the
-recurrent language model and the punctuation tagger, and stores the shipped n-grams in their memory layout. Machine code
-is cached by processor name, so a folder from another kind of processor is compiled again. `--types FILE` writes the
-argument types of what was used, for `model.image_code`.
+Compiles the 8-bit steps (that of GRUs if `auto` uses it here), the levels of the audio, the reading of n-grams, the
+beam search, the recurrent language model and the punctuation tagger, and stores the shipped n-grams in their memory
+layout. Machine code is cached by processor name, so a folder from another kind of processor is compiled again.
+`--types FILE` writes the argument types of what was used, for `model.image_code`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 
 from model import levels
 from model.acoustic import load_own
+from model.attention import step as attention
 from model.checkpoint import GRU
 from model.ctc.search import kernel
 from model.decoder import SENTENCES, accurate_of, decoder_of
@@ -72,8 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--types", type=Path, help="write the argument types of what was used to this file")
     asked = parser.parse_args(arguments)
     model, gru = load_own(device="cpu"), load_own(GRU, device="cpu")
+    _timed("8-bit step with attention", lambda: model.slots(capacity=1, largest=1).run([0]), attention.step)
     if gru.facts.precision == "int8":
-        _timed("8-bit step", lambda: gru.slots(capacity=1, largest=1).run([0]), step.step)
+        _timed("8-bit step of GRUs", lambda: gru.slots(capacity=1, largest=1).run([0]), step.step)
 
     def search() -> None:
         accurate = accurate_of(model.facts, decoder_of(model.facts, decoder="beam"))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.int8.kernels import quantized, scaled
+from model.attention_config import GELU_FACTOR
+from model.int8.kernels import mixed_frames, quantized, scaled
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
 from model.published.compiled.kernels import same, sums_to_bytes
 
-GELU_FACTOR = 1.702  # x σ(1.702 x) is GELU within 0.02. Source: Hendrycks and Gimpel 2016, arXiv:1606.08415
 LARGEST_PROBABILITY = 255.0
 
 plain_bytes = sums_to_bytes(same)
@@ -51,18 +51,11 @@ def convolved_bytes(
     v: Vectors, frames: Any, weights: Any, bias: Any, limits: Any, out: Any, vectors: Any, taps: Any
 ) -> None:
     """Compute SiLU(bias + sum over `taps` bfloat16 frames) of each channel, quantized; `weights` (taps, channels)."""
-    width = v.times(vectors, ROW)
-    half = v.times(vectors, ROW // 2)
 
     def body(index: Any, _: Any) -> Any:
-        offset, half_offset = v.times(index, ROW), v.times(index, ROW // 2)
-
-        def add(tap: Any, carried: list[Any]) -> Any:
-            frame = v.halves(frames, v.at(v.times(tap, half), half_offset))
-            return [carried[0] + frame * v.floats(weights, v.at(v.times(tap, width), offset))]
-
-        y = v.loop(taps, [v.floats(bias, offset)], add)[0].silu()
-        v.keep_bytes(quantized(v, y, limits), out, v.times(index, LANES))
+        bias_there = v.floats(bias, v.times(index, ROW))
+        total = mixed_frames(v, frames, weights, taps, index, vectors, bias_there)
+        v.keep_bytes(quantized(v, total.silu(), limits), out, v.times(index, LANES))
         return []
 
     v.loop(vectors, [], body)
@@ -120,18 +113,6 @@ def interleaved_frames(v: Vectors, rows: Any, stride: Any, out: Any, vectors: An
             joined = part if joined is None else joined + part
         assert joined is not None
         v.store(joined.value, v.at(out, v.times(index, ROW)))
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def masked_row(v: Vectors, value: Any, out: Any, vectors: Any) -> None:
-    """Fill a row with the float at `value`."""
-    number = v.all(value)
-
-    def body(index: Any, _: Any) -> Any:
-        v.keep(number, out, v.times(index, ROW))
         return []
 
     v.loop(vectors, [], body)

@@ -13,10 +13,9 @@ from model.attention.plan import QUERY_ROWS, Constants, Fields, Plan, Sizes, Wor
 from model.attention.quantized import LARGEST_KEY, LARGEST_QUERY, NORMS, QuantizedAttention, product_shapes
 from model.attention_config import HOPS, AttentionConfig, StepForm
 from model.int8.features import FeatureTables
-from model.int8.kernels import LIMITS_BYTES
 from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS
-from model.int8.slots import NO_SYMBOL, in_groups, product_row
+from model.int8.product_table import head_row, limits_record, product_row
 from model.int8.vectors import LANES, ROW
 from model.mel import slaney_filters
 
@@ -57,12 +56,11 @@ class PackedWeights:
         config, keep = self.config, self._arrays.keep
         rows = []
         for name in product_shapes(config):
-            head, unpadded = name == "head", network.products[name]
-            product = in_groups(unpadded, len(config.vocabulary)) if head and config.phones else unpadded
+            product, letters = network.products[name], len(config.vocabulary)
             block, _, linear = name.removeprefix("blocks.").partition(".")
             norm = NORMS.get(linear)
             rows.append(
-                product_row(product, keep, NO_SYMBOL if head else 0.0)
+                (head_row(product, letters, keep) if name == "head" else product_row(product, keep))
                 + [keep(network.tensors[f"blocks.{block}.{norm}.{part}"]) if norm else 0 for part in ("weight", "bias")]
             )
         return rows
@@ -180,10 +178,7 @@ class AttentionWork:
 
 def integer_limits(largest: int, zero: int) -> NDArray[np.uint8]:
     """Return the record for integers that need no scale, within ±`largest`."""
-    record = np.zeros(LIMITS_BYTES, np.uint8)
-    record[:12].view(np.float32)[:] = 1.0, -largest, largest
-    record[12:].view(np.int32)[:] = zero
-    return record
+    return limits_record(np.float32(1.0), -largest, largest, zero)
 
 
 def _sizes(config: AttentionConfig, form: StepForm) -> Sizes:

@@ -6,15 +6,12 @@ from typing import NamedTuple
 
 from model.int8.features import FeaturePlan
 from model.int8.product import COLUMNS, DEPTH
-from model.machine.compiled import compiled, int64_at
+from model.machine.compiled import compiled
 
 # products: the stem, those of each block, the head
 INNER1, OUTER1, ATTENDING, ATTENDED, GATED, MIXED, INNER2, OUTER2 = range(8)
 BLOCK_PRODUCTS = 8
 STEM = 0
-# columns of the table of products, int64: addresses, and counts of groups of four inputs and of panels
-WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, GAIN, SHIFT = range(9)
-PRODUCT_COLUMNS = 9
 # columns of the table of blocks: taps (kernel, D) and bias of the convolution, norm of the block, limits of queries,
 # of keys and of values, factors of the scores (heads,)
 TAPS, TAPS_BIAS, BLOCK_GAIN, BLOCK_SHIFT, QUERY_LIMITS, KEY_LIMITS, VALUE_LIMITS, FACTORS = range(8)
@@ -112,13 +109,6 @@ class Plan(NamedTuple):
     sizes: Sizes
     fields: Fields
     constants: Constants
-
-
-@compiled
-def product_at(products: int, row: int) -> tuple[int, ...]:
-    """Return a row of the table of products."""
-    at = int64_at(products + row * PRODUCT_COLUMNS * 8)
-    return at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7], at[8]
 
 
 @compiled

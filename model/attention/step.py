@@ -12,47 +12,48 @@ from model.attention import kernels
 from model.attention.plan import (
     ATTENDED,
     ATTENDING,
-    BIAS,
     BLOCK_COLUMNS,
     BLOCK_GAIN,
     BLOCK_PRODUCTS,
     BLOCK_SHIFT,
     FACTORS,
-    FIRST,
-    GAIN,
     GATED,
-    GROUPS,
     INNER1,
     INNER2,
     KEY_LIMITS,
-    LIMITS,
     MIXED,
-    MULTIPLIER,
-    PANELS,
-    PRODUCT_COLUMNS,
     QUERY_LIMITS,
     QUERY_ROWS,
-    SHIFT,
     STEM,
     TAPS,
     TAPS_BIAS,
     VALUE_LIMITS,
-    WEIGHTS,
     Plan,
     Work,
     panel_bytes,
-    product_at,
 )
+from model.attention_config import HOPS
 from model.int8 import kernels as int8_kernels
 from model.int8.features import feature_bytes
 from model.int8.product import COLUMNS, DEPTH, PANEL_SUMS, multiply
+from model.int8.product_table import (
+    BIAS,
+    GAIN,
+    LIMITS,
+    MULTIPLIER,
+    PANELS,
+    PRODUCT_COLUMNS,
+    SHIFT,
+    log_probs,
+    multiply_rows,
+    product_at,
+)
 from model.int8.vectors import LANES, ROW
 from model.machine.compiled import ZERO, compiled, entry_point, float32_at, int32_at, int64_at
 from model.published.compiled.kernels import add_sums, layer_norm
 
 States = tuple[int, int, int]
 """Addresses of the slots of a block's streams (int64) and of the slab of states; bytes from one state to the next."""
-STRIDE = 2  # of the stem: frames of features a frame
 FOUR = 4  # frames of a group of values
 
 
@@ -86,18 +87,13 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int], count: int) 
 
 
 @compiled
-def _multiply(product: tuple[int, ...], inputs: int, offsets: int, rows: int, sums: int) -> None:
-    multiply(inputs, offsets, rows, product[WEIGHTS], product[GROUPS], product[PANELS], product[FIRST], sums)
-
-
-@compiled
 def _features(plan: Plan, work: Work, states: States, inputs: int, count: int) -> None:
     """Join the kept and the new features of each stream in `work.mel`, and keep the last ones."""
     sizes, fields = plan.sizes, plan.fields
     slots, slab, state_stride = states
     slot_of = int64_at(slots)
     joined = (sizes.overlap + sizes.samples) * 2
-    stride = (STRIDE * sizes.window + 1) * sizes.bands
+    stride = (HOPS * sizes.window + 1) * sizes.bands
     kept_bytes = stride - sizes.hops * sizes.bands
     for row in range(count):
         state, pcm = slab + slot_of[row] * state_stride, work.pcm + row * joined
@@ -120,7 +116,7 @@ def _stem(plan: Plan, work: Work, count: int) -> None:
     """Compute the first convolution of all windows, into `work.x`."""
     sizes, stem = plan.sizes, product_at(plan.constants.products, STEM)
     rows = count * sizes.window
-    _multiply(stem, work.mel, plan.constants.stem_offsets, rows, work.sums)
+    multiply_rows(stem, work.mel, plan.constants.stem_offsets, rows, work.sums)
     for row in range(rows):
         sums = work.sums + row * stem[PANELS] * PANEL_SUMS
         kernels.stem_floats(sums, stem[MULTIPLIER], stem[BIAS], work.x + row * sizes.width * 4, sizes.width // LANES)
@@ -156,11 +152,11 @@ def _feed_forward(plan: Plan, work: Work, products: int, first: int, count: int,
     sizes, rows = plan.sizes, count * frames
     inner, outer = product_at(products, first), product_at(products, first + 1)
     _norm(plan, work, inner, count, frames)
-    _multiply(inner, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    multiply_rows(inner, work.bytes, plan.constants.row_offsets, rows, work.sums)
     for row in range(rows):
         sums, out = work.sums + row * inner[PANELS] * PANEL_SUMS, work.bytes + row * sizes.inner
         int8_kernels.silu_bytes(sums, inner[MULTIPLIER], inner[BIAS], outer[LIMITS], out, sizes.inner // LANES)
-    _multiply(outer, work.bytes, plan.constants.inner_offsets, rows, work.sums)
+    multiply_rows(outer, work.bytes, plan.constants.inner_offsets, rows, work.sums)
     _add(plan, work, outer, count, frames)
 
 
@@ -173,7 +169,7 @@ def _attention(plan: Plan, work: Work, products: int, table: int, block: int, st
     rows = count * sizes.window
     attending, attended = product_at(products, ATTENDING), product_at(products, ATTENDED)
     _norm(plan, work, attending, count, sizes.window)
-    _multiply(attending, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    multiply_rows(attending, work.bytes, plan.constants.row_offsets, rows, work.sums)
     multiplier, bias = attending[MULTIPLIER], attending[BIAS]
     for row in range(rows):
         sums, skipped = work.sums + row * attending[PANELS] * PANEL_SUMS, width * 4
@@ -194,7 +190,7 @@ def _attention(plan: Plan, work: Work, products: int, table: int, block: int, st
     for row in range(rows):
         mixed, out = work.mixed + row * (width + LANES) * 4, work.bytes + row * width
         int8_kernels.float_bytes(mixed, attended[LIMITS], out, vectors)
-    _multiply(attended, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    multiply_rows(attended, work.bytes, plan.constants.row_offsets, rows, work.sums)
     _add(plan, work, attended, count, sizes.window)
 
 
@@ -306,7 +302,7 @@ def _convolution(
     rows, half, before = count * sizes.window, width * 2, sizes.taps // 2
     gated, mixed = product_at(products, GATED), product_at(products, MIXED)
     _norm(plan, work, gated, count, sizes.window)
-    _multiply(gated, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    multiply_rows(gated, work.bytes, plan.constants.row_offsets, rows, work.sums)
     for row in range(count):
         state = slab + slot_of[row] * stride
         position = int64_at(state + fields.position)[0]
@@ -324,7 +320,7 @@ def _convolution(
             frames = work.joined + frame * half
             kernels.convolved_bytes(frames, at[TAPS], at[TAPS_BIAS], mixed[LIMITS], out, vectors, sizes.taps)
         int8_kernels.copy_bytes(cache, work.joined + sizes.new * half, before * half)
-    _multiply(mixed, work.bytes, plan.constants.row_offsets, count * wanted, work.sums)
+    multiply_rows(mixed, work.bytes, plan.constants.row_offsets, count * wanted, work.sums)
     _add(plan, work, mixed, count, wanted)
 
 
@@ -346,16 +342,5 @@ def _head(plan: Plan, work: Work, count: int, out: int) -> None:
     for row in range(rows):
         x, out_bytes = _x(plan, work, row, sizes.new), work.bytes + row * width
         int8_kernels.float_bytes(x, head[LIMITS], out_bytes, width // LANES)
-    _multiply(head, work.bytes, plan.constants.row_offsets, rows, work.sums)
-    every = head[PANELS] * (COLUMNS // LANES)
-    first = (sizes.letters + LANES - 1) // LANES if sizes.phones else every
-    multiplier, bias = head[MULTIPLIER], head[BIAS]
-    for row in range(rows):
-        sums = work.sums + row * head[PANELS] * PANEL_SUMS
-        letters = out + row * (sizes.letters + sizes.phones) * 4
-        int8_kernels.log_softmax(sums, multiplier, bias, work.outputs, first)
-        int8_kernels.copy_bytes(letters, work.outputs, sizes.letters * 4)
-        if sizes.phones:
-            skipped = first * ROW
-            int8_kernels.log_softmax(sums + skipped, multiplier + skipped, bias + skipped, work.outputs, every - first)
-            int8_kernels.copy_bytes(letters + sizes.letters * 4, work.outputs, sizes.phones * 4)
+    multiply_rows(head, work.bytes, plan.constants.row_offsets, rows, work.sums)
+    log_probs(head, rows, work.sums, sizes.letters, sizes.phones, work.outputs, out)

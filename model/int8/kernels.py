@@ -152,20 +152,26 @@ def float_halves(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
     v.loop(vectors, [], body)
 
 
+def mixed_frames(v: Vectors, frames: Any, weights: Any, taps: Any, index: Any, vectors: Any, start: Floats) -> Floats:
+    """Return start + the weighted sum over `taps` bfloat16 frames, of the channels of vector `index`."""
+    width, half = v.times(vectors, ROW), v.times(vectors, ROW // 2)
+    offset, half_offset = v.times(index, ROW), v.times(index, ROW // 2)
+
+    def add(tap: Any, carried: list[Any]) -> Any:
+        frame = v.halves(frames, v.at(v.times(tap, half), half_offset))
+        return [carried[0] + frame * v.floats(weights, v.at(v.times(tap, width), offset))]
+
+    total: Floats = v.loop(taps, [start], add)[0]
+    return total
+
+
 @kernel
 def lookahead(v: Vectors, frames: Any, weights: Any, out: Any, vectors: Any, taps: Any) -> None:
     """Compute one frame of the row convolution from `taps` bfloat16 frames, this one and following ones."""
-    width = v.times(vectors, ROW)
-    half = v.times(vectors, ROW // 2)
 
     def body(index: Any, _: Any) -> Any:
-        offset, half_offset = v.times(index, ROW), v.times(index, ROW // 2)
-
-        def add(tap: Any, carried: list[Any]) -> Any:
-            frame = v.halves(frames, v.at(v.times(tap, half), half_offset))
-            return [carried[0] + frame * v.floats(weights, v.at(v.times(tap, width), offset))]
-
-        v.keep(v.loop(taps, [v.constant(0.0)], add)[0], out, offset)
+        total = mixed_frames(v, frames, weights, taps, index, vectors, v.constant(0.0))
+        v.keep(total, out, v.times(index, ROW))
         return []
 
     v.loop(vectors, [], body)

@@ -7,7 +7,6 @@ starts, so its weights are read once.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -17,11 +16,11 @@ from numpy.typing import NDArray
 
 from model.config import CONTEXT, ModelConfig
 from model.int8 import step as compiled
-from model.int8.features import FeatureTables, Keep
-from model.int8.kernels import LIMITS_BYTES
+from model.int8.features import FeatureTables
 from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
-from model.int8.product import COLUMNS, first_sums, packed
-from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork, QuantizedProduct
+from model.int8.product import COLUMNS
+from model.int8.product_table import head_row, product_row
+from model.int8.quantized import QuantizedNetwork
 from model.int8.vectors import LANES, ROW
 from model.mel import mel_filters
 
@@ -29,7 +28,6 @@ BLOCK = 32
 """Most steps of a compiled call: their work space fits the second-level cache. Source: measured, model/LOG.md."""
 CHUNKS = (1, 2, 4, 8)
 """Numbers of steps per stream of a call, divisors of `BLOCK`. Source: measured, model/LOG.md."""
-NO_SYMBOL = -1e30  # bias of padding columns
 
 
 class PackedNetwork:
@@ -85,11 +83,11 @@ class PackedNetwork:
         """Return the table of products, one row each."""
         norms = {f"gru{i}.input": f"norms.{i}" for i in range(network.config.layers)} | {"dense": "norm"}
         config, keep, rows = network.config, self._arrays.keep, []
-        for name, given in network.products.items():
-            product = in_groups(given, len(config.vocabulary)) if name == "head" and config.phones else given
+        for name, product in network.products.items():
             norm = norms.get(name)
+            letters = len(config.vocabulary)
             rows.append(
-                product_row(product, keep, NO_SYMBOL if name == "head" else 0.0)
+                (head_row(product, letters, keep) if name == "head" else product_row(product, keep))
                 + [keep(network.tensors[f"{norm}.{part}"]) if norm else 0 for part in ("weight", "bias")]
             )
         return np.array(rows, np.int64)
@@ -328,50 +326,3 @@ def _window_offsets(streams: int, frames: int, width: int) -> NDArray[np.int64]:
     """Return byte offsets of a convolution's windows in the work space: overlapping, stride 2, `frames` per stream."""
     stream = np.arange(streams, dtype=np.int64)[:, None] * (CONTEXT + 2 * frames) * width
     return np.ascontiguousarray((stream + np.arange(frames, dtype=np.int64) * 2 * width).ravel())
-
-
-def limits_of(scale: float, zero: int) -> NDArray[np.uint8]:
-    """Return the record for quantizing a product's inputs, from their scale and zero point."""
-    record = np.zeros(LIMITS_BYTES, np.uint8)
-    inverse = np.float32(1.0) / np.float32(scale)
-    record[:12].view(np.float32)[:] = inverse, -zero, LARGEST_INPUT - zero
-    record[12:].view(np.int32)[:] = zero
-    return record
-
-
-def product_row(product: QuantizedProduct, keep: Keep, padding: float) -> list[int]:
-    """Return the first seven columns of a product's row; `padding`: bias of the outputs that fill a panel."""
-    weights = packed(product)
-    columns = weights.shape[0] * COLUMNS
-    return [
-        keep(weights),
-        weights.shape[1],
-        weights.shape[0],
-        keep(first_sums(product)),
-        keep(_padded(product.scale * np.float32(product.input_scale), columns, 0.0)),
-        keep(_padded(product.bias, columns, padding)),
-        keep(limits_of(product.input_scale, product.input_zero)),
-    ]
-
-
-def in_groups(head: QuantizedProduct, letters: int) -> QuantizedProduct:
-    """Return the head with padding columns after the letters, so that the phones start at a vector boundary."""
-    rows = _whole_vectors(letters) - letters
-
-    def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
-        return np.insert(values, [letters] * rows, fill, axis=0)
-
-    return dataclasses.replace(
-        head, weight=spread(head.weight, 0), scale=spread(head.scale, 0.0), bias=spread(head.bias, NO_SYMBOL)
-    )
-
-
-def _whole_vectors(width: int) -> int:
-    """Return the next multiple of the vector size."""
-    return -(-width // LANES) * LANES
-
-
-def _padded(values: NDArray[np.float32], length: int, fill: float) -> NDArray[np.float32]:
-    padded = np.full(length, fill, np.float32)
-    padded[: len(values)] = values
-    return padded

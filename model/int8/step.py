@@ -12,14 +12,21 @@ from typing import NamedTuple
 from model.config import CONTEXT
 from model.int8 import kernels
 from model.int8.features import FeaturePlan, feature_bytes
-from model.int8.product import COLUMNS, PANEL_SUMS, multiply
+from model.int8.product import PANEL_SUMS
+from model.int8.product_table import (
+    BIAS,
+    GAIN,
+    LIMITS,
+    MULTIPLIER,
+    PANELS,
+    SHIFT,
+    log_probs,
+    multiply_rows,
+    product_at,
+)
 from model.int8.vectors import LANES, ROW
-from model.machine.compiled import ZERO, compiled, entry_point, int64_at
+from model.machine.compiled import compiled, entry_point, int64_at
 
-# columns of the table of products, int64: addresses and counts
-WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, GAIN, SHIFT = range(9)
-PRODUCT_COLUMNS = 9
-"""GAIN and SHIFT are those of the layer norm before the product, if there is one."""
 CONV0, CONV1, LAYERS = 0, 1, 2  # rows of the table; each layer has two, input and recurrent, then dense and head
 
 
@@ -118,18 +125,6 @@ def step(plan: Plan, memory: tuple[int, int, int, int], count: int) -> None:
 
 
 @compiled
-def _product(products: int, row: int) -> tuple[int, ...]:
-    """Return a row of the table of products."""
-    table = int64_at(products + row * PRODUCT_COLUMNS * 8)
-    return table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7], table[8]
-
-
-@compiled
-def _multiply(product: tuple[int, ...], inputs: int, offsets: int, rows: int, sums: int) -> None:
-    multiply(inputs, offsets, rows, product[WEIGHTS], product[GROUPS], product[PANELS], product[FIRST], sums)
-
-
-@compiled
 def _features(plan: Plan, states: States, inputs: int, count: int) -> None:
     """Append the quantized features of all streams to their carried-over frames, and keep the last ones."""
     sizes, fields, constants, work = plan
@@ -146,7 +141,7 @@ def _features(plan: Plan, states: States, inputs: int, count: int) -> None:
         kernels.copy_bytes(work.conv0 + row * stride, state + fields.conv0, kept)
     feature_bytes(
         constants.features,
-        _product(constants.products, CONV0)[LIMITS],
+        product_at(constants.products, CONV0)[LIMITS],
         (work.frames, work.power, work.band),
         (work.pcm, joined * 2),
         frames,
@@ -164,10 +159,10 @@ def _convolutions(plan: Plan, states: States, count: int) -> None:
     sizes, fields, constants, work = plan
     slots, slab = states
     slot_of = int64_at(slots)
-    first, second = _product(constants.products, CONV0), _product(constants.products, CONV1)
+    first, second = product_at(constants.products, CONV0), product_at(constants.products, CONV1)
     frames, channels, hidden = 2 * sizes.outputs, sizes.channels, sizes.hidden
     kept, stride = CONTEXT * channels, (CONTEXT + frames) * channels
-    _multiply(first, work.conv0, constants.conv0_offsets, count * frames, work.sums)
+    multiply_rows(first, work.conv0, constants.conv0_offsets, count * frames, work.sums)
     for row in range(count):
         state, out = slab + slot_of[row] * fields.stride, work.conv1 + row * stride
         kernels.copy_bytes(out, state + fields.conv1, kept)
@@ -177,7 +172,7 @@ def _convolutions(plan: Plan, states: States, count: int) -> None:
             kernels.silu_bytes(sums, first[MULTIPLIER], first[BIAS], second[LIMITS], place, channels // LANES)
         kernels.copy_bytes(state + fields.conv1, out + frames * channels, kept)
     rows = count * sizes.outputs
-    _multiply(second, work.conv1, constants.conv1_offsets, rows, work.sums)
+    multiply_rows(second, work.conv1, constants.conv1_offsets, rows, work.sums)
     for row in range(rows):
         sums = work.sums + row * second[PANELS] * PANEL_SUMS
         place = work.x + row * hidden * 4
@@ -191,19 +186,22 @@ def _layer(plan: Plan, states: States, count: int, layer: int) -> None:
     slots, slab = states
     slot_of = int64_at(slots)
     hidden, frames, vectors = sizes.hidden, sizes.outputs, sizes.hidden // LANES
-    left, right = _product(constants.products, LAYERS + 2 * layer), _product(constants.products, LAYERS + 2 * layer + 1)
+    left, right = (
+        product_at(constants.products, LAYERS + 2 * layer),
+        product_at(constants.products, LAYERS + 2 * layer + 1),
+    )
     state = slab + fields.hidden + layer * hidden * 4
     for row in range(count * frames):
         x = work.x + row * hidden * 4
         kernels.norm_bytes(x, left[GAIN], left[SHIFT], left[LIMITS], work.rows + row * hidden, vectors)
-    _multiply(left, work.rows, constants.row_offsets, count * frames, work.sums)
+    multiply_rows(left, work.rows, constants.row_offsets, count * frames, work.sums)
     for row in range(count):
         kernels.float_bytes(
             state + slot_of[row] * fields.stride, right[LIMITS], work.state_rows + row * hidden, vectors
         )
     wide = left[PANELS] * PANEL_SUMS
     for frame in range(frames):
-        _multiply(right, work.state_rows, constants.row_offsets, count, work.recurrent_sums)
+        multiply_rows(right, work.state_rows, constants.row_offsets, count, work.recurrent_sums)
         for row in range(count):
             place = row * frames + frame
             kernels.gates(
@@ -248,31 +246,15 @@ def _head(plan: Plan, rows: int, out: int) -> None:
     The head's columns of phones start at the vector after those of the letters; both have their own log-softmax.
     """
     sizes, _, constants, work = plan
-    dense = _product(constants.products, LAYERS + 2 * sizes.layers)
-    head = _product(constants.products, LAYERS + 2 * sizes.layers + 1)
+    dense = product_at(constants.products, LAYERS + 2 * sizes.layers)
+    head = product_at(constants.products, LAYERS + 2 * sizes.layers + 1)
     hidden, vectors = sizes.hidden, sizes.hidden // LANES
     for row in range(rows):
         x = work.x + row * hidden * 4
         kernels.norm_bytes(x, dense[GAIN], dense[SHIFT], dense[LIMITS], work.rows + row * hidden, vectors)
-    _multiply(dense, work.rows, constants.row_offsets, rows, work.sums)
+    multiply_rows(dense, work.rows, constants.row_offsets, rows, work.sums)
     for row in range(rows):
         sums = work.sums + row * dense[PANELS] * PANEL_SUMS
         kernels.silu_bytes(sums, dense[MULTIPLIER], dense[BIAS], head[LIMITS], work.rows + row * hidden, vectors)
-    _multiply(head, work.rows, constants.row_offsets, rows, work.sums)
-    every = head[PANELS] * (COLUMNS // LANES)
-    first = (sizes.letters + LANES - 1) // LANES if sizes.phones else every
-    for row in range(rows):
-        sums = work.sums + row * head[PANELS] * PANEL_SUMS
-        letters = out + row * (sizes.letters + sizes.phones) * 4
-        _log_probs(head, sums, ZERO, first, work.outputs)
-        kernels.copy_bytes(letters, work.outputs, sizes.letters * 4)
-        if sizes.phones:
-            _log_probs(head, sums, first, every - first, work.outputs)
-            kernels.copy_bytes(letters + sizes.letters * 4, work.outputs, sizes.phones * 4)
-
-
-@compiled
-def _log_probs(head: tuple[int, ...], sums: int, first: int, vectors: int, out: int) -> None:
-    """Compute log-softmax over the columns of `vectors` vectors from vector `first`."""
-    skipped = first * ROW  # bytes: sums, multipliers and biases are four each
-    kernels.log_softmax(sums + skipped, head[MULTIPLIER] + skipped, head[BIAS] + skipped, out, vectors)
+    multiply_rows(head, work.rows, constants.row_offsets, rows, work.sums)
+    log_probs(head, rows, work.sums, sizes.letters, sizes.phones, work.outputs, out)

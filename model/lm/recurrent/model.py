@@ -17,8 +17,8 @@ from safetensors.numpy import load as load_arrays
 from model.errors import LanguageModelError
 from model.int8.memory import ALIGNED, aligned
 from model.int8.product import COLUMNS, first_sums, packed
+from model.int8.product_table import limits_of
 from model.int8.quantized import LARGEST_WEIGHT, QuantizedProduct
-from model.int8.slots import limits_of
 from model.int8.vectors import LANES
 from model.lm.recurrent import step as compiled
 from model.lm.recurrent.pieces import Pieces

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from model.int8 import kernels as int8_kernels
 from model.int8.memory import KeptArrays
 from model.int8.product import COLUMNS, DEPTH, PANEL_SUMS, first_sums, multiply, packed
+from model.int8.product_table import limits_of
 from model.int8.quantized import QuantizedProduct
-from model.int8.slots import limits_of
 from model.int8.vectors import LANES
 from model.machine.compiled import compiled, int64_at
 from model.published.compiled import kernels

@@ -10,6 +10,7 @@ import pytest
 import model
 from model import levels, warm_up
 from model.acoustic import load_model
+from model.attention import step as attention
 from model.checkpoint import GRU
 from model.ctc.search import kernel
 from model.int8 import step
@@ -108,7 +109,8 @@ def test_an_unusable_cache_folder_costs_a_compilation_only(tmp_path):
 def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(capsys):
     warm_up.main([])
     lines = capsys.readouterr().out.splitlines()
-    parts = [("8-bit step", step.step)] if load_model(GRU, device="cpu").precision == "int8" else []
+    parts = [("8-bit step with attention", attention.step)]
+    parts += [("8-bit step of GRUs", step.step)] if load_model(GRU, device="cpu").precision == "int8" else []
     parts += [("levels of the audio", levels.write_levels)]
     parts += [("reading of n-grams", parse_rows), ("beam search", kernel.advance_streams)]
     parts += [("voice detector", vad_step.step), ("recurrent language model", score_texts)]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from model.attention.quantized import QuantizedAttention
-from model.attention_config import AttentionConfig, StepForm
-from tutti_asr_lab.training.attention.network import GELU_FACTOR, AttentionNetwork
+from model.attention_config import GELU_FACTOR, AttentionConfig, StepForm
+from tutti_asr_lab.training.attention.network import AttentionNetwork
 from tutti_asr_lab.training.attention.quantize import quantize
 
 FORM = StepForm(new=8, ahead=12, left=24)

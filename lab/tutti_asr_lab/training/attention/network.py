@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.attention_config import HOPS, AttentionConfig
+from model.attention_config import GELU_FACTOR, HOPS, AttentionConfig
 from model.mel import slaney_filters
 from model.torch_network.network import LogMel
 
 EPSILON = 1e-5
-GELU_FACTOR = 1.702  # x σ(1.702 x) is GELU within 0.02. Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2
 
 
 class FeedForward(nn.Module):
