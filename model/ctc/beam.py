@@ -37,6 +37,7 @@ from model.ctc.interface import LogProbs, digest_of
 from model.ctc.phones import PhoneLexicon
 from model.ctc.search import kernel
 from model.ctc.search.layout import BLOCK_FRAMES, OUT_INTS, OUT_PIECES, OUT_WORD, out_offsets
+from model.ctc.search.logs import probability
 from model.ctc.search.prefix_score import Setup
 from model.ctc.search.saved_beam import VERSION
 from model.ctc.search.symbols import Symbols
@@ -141,6 +142,7 @@ class BeamDecoder:
         kernel.take_words(state.address, self.beams, 0, np.empty(kernel.REPORT, np.int64))
         self.take(state)
         self.release(state)
+        probability(0.0)
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> BeamState:
         """Return a new state that ignores the first `skip_frames` frames."""
@@ -337,7 +339,7 @@ class BeamDecoder:
                     text=text,
                     start_s=begin * self.frame_s,
                     end_s=end * self.frame_s,
-                    confidence=math.exp(min(0.0, log_prob / length)),
+                    confidence=probability(log_prob / length),
                 )
             )
             at += length

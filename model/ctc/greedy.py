@@ -7,7 +7,6 @@ search, are joined to words in the same way.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from model.config import BLANK
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import LogProbs, digest_of
+from model.ctc.search.logs import probability
 from model.ctc.tokens import Tokens
 from model.ctc.words import Word
 
@@ -74,7 +74,8 @@ class GreedyDecoder:
         self.frame_s = frame_s
 
     def warm_up(self) -> None:
-        """Do nothing: there is nothing to compile."""
+        """Compile what computes confidences, or load it from disk."""
+        probability(0.0)
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> GreedyState:  # noqa: ARG002  part of the interface
         """Return a new state that ignores the first `skip_frames` frames."""
@@ -205,7 +206,7 @@ class GreedyDecoder:
             text=self.tokens.word(state.symbols),
             start_s=state.first_frame * self.frame_s,
             end_s=(state.last_frame + 1) * self.frame_s,
-            confidence=math.exp(min(0.0, state.log_prob / len(state.symbols))),
+            confidence=probability(state.log_prob / len(state.symbols)),
         )
 
     @staticmethod

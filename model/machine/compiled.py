@@ -61,7 +61,6 @@ SOURCES = (
     "int8/product",
     "int8/product_table",
     "int8/quantized",
-    "int8/slots",
     "int8/step",
     "int8/vectors",
     "levels",

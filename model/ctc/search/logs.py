@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from model.machine.compiled import compiled
+from model.machine.compiled import compiled, entry_point
 
 PER_LN2 = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
@@ -35,6 +35,12 @@ def exp(x: float) -> float:
     for coefficient in EXP[1:]:
         result = result * rest + coefficient
     return float(result * np.int64((np.int64(doublings) + 1_023) << 52).view(np.float64))
+
+
+@entry_point
+def probability(log_prob: float) -> float:
+    """Return the probability with this logarithm, at most 1."""
+    return float(exp(min(0.0, log_prob)))
 
 
 @compiled
