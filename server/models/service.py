@@ -31,6 +31,7 @@ from server.models.loading import VAD_HZ, VAD_WINDOW, LoadedModel, ModelCard
 from server.models.selection import SHOWN, is_english
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.decoding.second_pass import SecondPass
+from server.recognition.decoding.segment_threads import threads_of
 from server.recognition.engines import Engines
 from server.recognition.keyterms.keyterms import check_speakable
 from server.recognition.recognizer import Recognizer
@@ -46,12 +47,12 @@ from server.recognition.request import (
     check_features,
     is_excluded,
 )
-from server.recognition.second_pass.timed_pass import TimedPass, threads_of
-from server.recognition.second_pass.whisper_decoder import WhisperDecoder
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
 from server.recognition.session_options import Finals, Limits, SessionOptions
 from server.recognition.turn_questions import TurnQuestions
+from server.recognition.whisper.timed_pass import TimedPass
+from server.recognition.whisper.whisper_decoder import WhisperDecoder
 from server.resume.tickets import TicketService, read_keys
 from server.settings import Settings
 from server.text.redaction_kinds import number_language

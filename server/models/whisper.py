@@ -10,8 +10,8 @@ from model.ctc.interface import Decoder
 from model.description import ModelDescription
 from model.whisper import PREFIX, Whisper, check_folder
 from server.configuration.variables import spelled
-from server.recognition.second_pass.timed_pass import threads_of
-from server.recognition.second_pass.whisper_decoder import WhisperDecoder
+from server.recognition.decoding.segment_threads import threads_of
+from server.recognition.whisper.whisper_decoder import WhisperDecoder
 from server.settings import Settings
 
 UNSPACED = frozenset({"zh", "yue", "ja", "th", "lo", "my", "km"})

@@ -18,7 +18,7 @@ from server.cli import app
 from server.models import whisper as loading
 from server.models.loading import LoadedModel
 from server.models.whisper import whisper_decoder
-from server.recognition.second_pass.whisper_decoder import WhisperDecoder
+from server.recognition.whisper.whisper_decoder import WhisperDecoder
 from server.settings import Settings
 from tests.support.protocols.listen_query import RAW, query
 from tests.support.servers.fakes import WAIT_S

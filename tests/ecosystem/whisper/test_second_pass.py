@@ -15,7 +15,7 @@ from model.text.normalization import comparable
 from model.whisper import Whisper
 from server.models.loading import load_served
 from server.recognition.decoding.second_pass import Outcome
-from server.recognition.second_pass.timed_pass import TimedPass
+from server.recognition.whisper.timed_pass import TimedPass
 from server.settings import Settings
 from tests.support.audio.speech import SAMPLES
 from tests.support.servers.live_server import LiveServer, transcript

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
-from model.machine.cores import usable_cores
 from server.recognition.decoding.second_pass import Decode, Done, Outcome
+from server.recognition.decoding.segment_threads import SegmentThreads
 from server.recognition.events import Fallback
 
 WAITING = 4  # segments of live streams per thread that may wait
-_END = -1  # sort key of the job that ends a thread: before all others
 
 
 class Unusable(Exception):
@@ -29,11 +27,6 @@ class Unusable(Exception):
     def __init__(self, reason: Fallback) -> None:
         super().__init__(reason.value)
         self.reason = reason
-
-
-def threads_of(processes: int) -> int:
-    """Return the threads of a process: half as many as cores, shared by `processes` of this server."""
-    return max(1, usable_cores() // (2 * processes))
 
 
 @dataclass(slots=True, eq=False)
@@ -49,31 +42,21 @@ class _Segment:
     timer: asyncio.TimerHandle | None = None
 
 
-@dataclass(order=True, slots=True)
-class _Job:
-    background: bool
-    number: int
-    segment: _Segment | None = field(default=None, compare=False)  # None: the thread ends
-
-
 class TimedPass:
-    """The threads and their queue; used like `SecondPass`. The threads start with the first segment."""
+    """Runs second passes on threads, within a deadline; implements `SegmentPass` by structure."""
 
     delays_admission = False  # who waits too long has the first pass's text
 
     def __init__(self, clock: Callable[[], float], *, threads: int, timeout_s: float, waiting: int = WAITING) -> None:
         """`timeout_s`: from the end of a live stream's segment to its final. `waiting`: segments per thread."""
         self._clock, self._timeout_s = clock, timeout_s
-        self._number_of_threads = threads
         self._places = threading.Semaphore(waiting * threads)  # of live streams' segments that wait
-        self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
-        self._numbers = itertools.count()
-        self._threads: list[threading.Thread] = []
+        self._threads = SegmentThreads("timed pass", threads)
 
     @property
     def waiting(self) -> int:
         """Segments in the queue."""
-        return self._jobs.qsize()
+        return self._threads.waiting
 
     def submit(self, decode: Decode, done: Done, *, background: bool) -> None:
         """Run `decode` on a thread, then `done` on the running event loop, never within this call."""
@@ -84,17 +67,11 @@ class TimedPass:
                 loop.call_soon(self._deliver, segment, Outcome(None, None, 0.0, 0.0, Fallback.FULL))
                 return
             segment.timer = loop.call_later(self._timeout_s, self._expire, segment)
-        while len(self._threads) < self._number_of_threads:
-            name = f"timed pass {len(self._threads)}"
-            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
-            self._threads[-1].start()
-        self._jobs.put(_Job(background, next(self._numbers), segment))
+        self._threads.put(partial(self._run, segment), background=background)
 
     def stop(self) -> None:
         """Let each thread end after its current segment; waiting ones are dropped."""
-        for _ in self._threads:
-            self._jobs.put(_Job(background=False, number=_END))
-        self._threads = []
+        self._threads.stop()
 
     # On the event loop
 
@@ -112,16 +89,15 @@ class TimedPass:
 
     # On the threads
 
-    def _work(self) -> None:
-        while (segment := self._jobs.get().segment) is not None:
-            if not segment.background:
-                self._places.release()
-            decode = segment.decode
-            if decode is None:
-                continue
-            outcome = self._outcome(decode, segment.submitted_s)
-            with contextlib.suppress(RuntimeError):  # the event loop is closed: the process ends
-                segment.loop.call_soon_threadsafe(self._deliver, segment, outcome)
+    def _run(self, segment: _Segment) -> None:
+        if not segment.background:
+            self._places.release()
+        decode = segment.decode
+        if decode is None:
+            return
+        outcome = self._outcome(decode, segment.submitted_s)
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: the process ends
+            segment.loop.call_soon_threadsafe(self._deliver, segment, outcome)
 
     def _outcome(self, decode: Decode, submitted_s: float) -> Outcome:
         began_s = self._clock()

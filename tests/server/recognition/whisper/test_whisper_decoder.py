@@ -12,8 +12,8 @@ from model.ctc.interface import FrameAudio, SavesStates, TwoPass
 from model.whisper import WhisperReading
 from server.recognition.events import Fallback
 from server.recognition.keyterms.keyterms import Keyterms
-from server.recognition.second_pass.timed_pass import Unusable
-from server.recognition.second_pass.whisper_decoder import LEAD_S, WhisperDecoder
+from server.recognition.whisper.timed_pass import Unusable
+from server.recognition.whisper.whisper_decoder import LEAD_S, WhisperDecoder
 from tests.support.servers.spelling import CONFIG, FRAME, silence, spell, spelling_decoder
 from tests.support.streams.session_bench import SessionBench
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.ctc.words import Word
-from server.recognition.second_pass.alignment import LONGEST_S, aligned
+from server.recognition.whisper.alignment import LONGEST_S, aligned
 
 BEGIN_S, END_S = 1.0, 6.0
 
@@ -85,7 +85,7 @@ def test_the_alignment_keeps_as_many_words_as_the_fewest_edits_allow(theirs: lis
             )
         return memory[key]
 
-    from server.recognition.second_pass.alignment import _partners
+    from server.recognition.whisper.alignment import _partners
 
     partners = _partners(theirs, texts)
     pairs = [(theirs[n], texts[partner]) for n, partner in enumerate(partners) if partner is not None]

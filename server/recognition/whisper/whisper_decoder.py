@@ -29,8 +29,8 @@ from model.text.spelled import spoken
 from model.whisper import ENGLISH, SAMPLE_RATE, Whisper
 from server.audio.pcm import Resampler
 from server.recognition.events import Fallback
-from server.recognition.second_pass.alignment import aligned
-from server.recognition.second_pass.timed_pass import Unusable
+from server.recognition.whisper.alignment import aligned
+from server.recognition.whisper.timed_pass import Unusable
 
 LEAD_S = 2.0  # of audio before the first word of the first pass, which may have missed one
 REPEATS = 2.4  # above it a text repeats itself. Source: Whisper's threshold for decoding again

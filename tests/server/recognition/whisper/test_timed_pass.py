@@ -12,7 +12,7 @@ import pytest
 from model.ctc.words import Word
 from server.recognition.decoding.second_pass import Outcome
 from server.recognition.events import Fallback
-from server.recognition.second_pass.timed_pass import TimedPass, Unusable
+from server.recognition.whisper.timed_pass import TimedPass, Unusable
 from tests.support.servers.fakes import WAIT_S
 
 WORDS = (Word("yes", 0.0, 0.5, 1.0),)
