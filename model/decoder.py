@@ -153,9 +153,10 @@ def decoder_of(
         return TransducerDecoder(tokens, config.frame_s)
     if facts.published and lm is None:
         lm = "off"
+    search: BeamDecoder | GreedyDecoder
     if resolve_decoder(decoder, lm) == "greedy":
-        return GreedyDecoder(tokens, config.frame_s)
-    if not facts.published:
+        search = GreedyDecoder(tokens, config.frame_s)
+    elif not facts.published:
         own = facts.own_config
         path = language_model_path(lm, own.language)
         search = own_search(own, beams, Language.load(path, own.phones, own.language, own.trained_name))

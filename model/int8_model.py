@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from model.config import ModelConfig
 from model.facts import ModelFacts
-from model.int8.memory import aligned
 from model.int8.product import sums_of
 from model.int8.quantized import LARGEST_INPUT, QuantizedNetwork
-from model.int8.slots import Call, Int8Slots, PackedNetwork, WorkSpace
+from model.int8.slots import Int8Slots, PackedNetwork
 from model.machine.device import CPU
 
 
@@ -48,24 +46,6 @@ class Int8Model:
         """Return the model with slots for `capacity` streams; `tile_rows` has no effect, as rows are independent."""
         del tile_rows
         return Int8Slots(self._packed, capacity=capacity, largest=largest, threads=self.threads)
-
-    def read(self, segment: NDArray[np.int16]) -> NDArray[np.float32]:
-        """Return log-probs (T, outputs) of a whole segment, (S,) int16 in whole steps; callable on any thread.
-
-        For the compiled step a segment is one long step of a new stream. Layers run one after another, so their weights
-        are read once per segment; the outputs are bit-identical to those of a stream.
-        """
-        network, config = self._packed, self.config
-        steps = len(segment) // config.step_samples
-        out = np.empty((steps * config.frames_per_step, config.outputs), np.float32)
-        if not steps:
-            return out
-        pcm, slots = np.ascontiguousarray(segment), np.zeros(1, np.int64)
-        state = aligned(network.fields.stride)
-        state[: network.state_bytes] = network.fresh
-        memory = (pcm.ctypes.data, slots.ctypes.data, state.ctypes.data, out.ctypes.data)
-        Call(network, steps, 1)(WorkSpace(config, steps, steps), memory, 1)
-        return out
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
         """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, for separate timing."""

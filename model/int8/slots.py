@@ -253,9 +253,10 @@ class Int8Slots:
 
 
 class WorkSpace:
-    """Work space of one thread for `steps` steps in total, at most `longest` of one stream."""
+    """Work space of one thread for `BLOCK` steps in total."""
 
-    def __init__(self, config: ModelConfig, steps: int = BLOCK, longest: int = CHUNKS[-1]) -> None:
+    def __init__(self, config: ModelConfig) -> None:
+        steps, longest = BLOCK, CHUNKS[-1]
         frames, outputs = config.step_samples // config.hop_samples, config.frames_per_step
         joined = config.window_samples - config.hop_samples + config.step_samples
         head = config.outputs + (LANES if config.phones else 0)  # padding of letters below a vector
@@ -282,9 +283,9 @@ class WorkSpace:
         start = int(self._memory.ctypes.data)
         del offsets["transform"]  # is before the power, where the compiled code expects it
         places = {name: start + offset for name, offset in offsets.items()}
-        blocks = {1, *(BLOCK // each for each in CHUNKS)}
+        blocks = [BLOCK // each for each in CHUNKS]
         self.addresses = {block: compiled.Work(block=block, **places) for block in blocks}
-        """By streams of a block: 1 for a segment, or those of a call of the slots."""
+        """By streams of a block."""
 
 
 def _sizes(config: ModelConfig, steps: int) -> compiled.Sizes:

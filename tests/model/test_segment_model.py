@@ -13,13 +13,12 @@ import pytest
 
 from model import checkpoint, segment_model
 from model.acoustic import load_own, log_probs_of
-from model.config import ModelConfig
+from model.attention.model import AttentionModel
 from model.ctc.interface import FrameAudio
 from model.ctc.weights import DecodingWeights
 from model.decoder import SHIPPED_LM, accurate_of, decoder_of, grammars_of, second_pass_weights_path
 from model.errors import CheckpointError
 from model.facts import AcousticModel, ModelFacts
-from model.int8_model import Int8Model
 from model.recordings import PCM, read_pcm
 from model.segment_model import reader_for
 from server.settings import Settings
@@ -30,63 +29,52 @@ from tests.support.audio.speech import samples
 SAMPLE = checkpoint.WEIGHTS.parent / "samples" / "demo.flac"
 
 
-read = Int8Model.read
-
-
-class WideContext(ModelConfig):
-    """Of a network with segment context, for which the shipped one stands in."""
-
-    __slots__ = ()
-    segment_context = True  # type: ignore[assignment]
-
-
-def with_segment_context(facts: ModelFacts) -> ModelFacts:
-    config = facts.own_config
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return dataclasses.replace(facts, config=WideContext(**fields))
+@pytest.fixture(scope="module")
+def gru() -> AcousticModel:
+    return load_own(checkpoint.GRU, device="cpu", precision="int8")
 
 
 @pytest.fixture(scope="module")
-def model() -> Int8Model:
-    loaded = load_own(checkpoint.GRU, device="cpu", precision="int8")
-    assert isinstance(loaded, Int8Model)
+def model() -> AttentionModel:
+    loaded = load_own()
+    assert isinstance(loaded, AttentionModel)
     return loaded
 
 
 @pytest.fixture(scope="module")
-def speech(model: Int8Model) -> PCM:
+def speech(model: AttentionModel) -> PCM:
     """Speech and a second of silence, in whole steps."""
     pcm = np.pad(read_pcm(SAMPLE, model.config.sample_rate), (0, model.config.sample_rate))
     return pcm[: len(pcm) // model.config.step_samples * model.config.step_samples]
 
 
-def test_a_network_without_segment_context_searches_the_outputs_of_the_stream(model: Int8Model) -> None:
-    accurate = accurate_of(model.facts, decoder_of(model.facts))
+def test_a_network_without_segment_context_searches_the_outputs_of_the_stream(gru: AcousticModel) -> None:
+    accurate = accurate_of(gru.facts, decoder_of(gru.facts))
     assert accurate is not None
     assert not accurate.reads_audio
     accurate.warm_up()
-    assert accurate.second.weights == DecodingWeights.load(second_pass_weights_path(SHIPPED_LM, model.config))
+    assert accurate.second.weights == DecodingWeights.load(second_pass_weights_path(SHIPPED_LM, gru.config))
     assert accurate.second.weights != accurate.first.weights
-    in_floats = dataclasses.replace(model.facts, precision="bf16")
+    in_floats = dataclasses.replace(gru.facts, precision="bf16")
     assert accurate_of(in_floats, decoder_of(in_floats)) is not None
-    assert accurate_of(model.facts, decoder_of(model.facts, decoder="greedy")) is None
+    assert accurate_of(gru.facts, decoder_of(gru.facts, decoder="greedy")) is None
 
 
-def test_without_weights_of_its_own_the_second_pass_has_those_of_the_first(model: Int8Model) -> None:
-    another = dataclasses.replace(model.facts, config=dataclasses.replace(model.config, name="another"))
+def test_without_weights_of_its_own_the_second_pass_has_those_of_the_first(gru: AcousticModel) -> None:
+    another = dataclasses.replace(gru.facts, config=dataclasses.replace(gru.config, name="another"))
     accurate = accurate_of(another, decoder_of(another))
     assert accurate is not None
     assert accurate.second.weights == accurate.first.weights
 
 
 def test_a_network_with_segment_context_processes_the_segment_again(
-    model: Int8Model, speech: PCM, monkeypatch: pytest.MonkeyPatch
+    model: AttentionModel, speech: PCM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The words of the final are those of `read`, whatever the stream computed."""
-    facts = with_segment_context(model.facts)
+    facts, read = model.facts, AttentionModel.read
     given: list[PCM] = []
-    monkeypatch.setattr(Int8Model, "read", lambda self, pcm: given.append(pcm) or read(self, pcm))
-    accurate = accurate_of(facts, decoder_of(facts), checkpoint=checkpoint.GRU)
+    monkeypatch.setattr(AttentionModel, "read", lambda self, pcm: given.append(pcm) or read(self, pcm))
+    accurate = accurate_of(facts, decoder_of(facts))
     assert accurate is not None
     assert accurate.reads_audio
     state: Any = accurate.start(0)
@@ -104,15 +92,15 @@ def test_a_network_with_segment_context_processes_the_segment_again(
     assert accurate_of(in_floats, decoder_of(in_floats)) is None
 
 
-def test_the_reader_computes_what_the_served_checkpoint_computes(model: Int8Model, speech: PCM) -> None:
-    reader = reader_for(model.facts, checkpoint.GRU)
+def test_the_reader_computes_what_the_served_checkpoint_computes(model: AttentionModel, speech: PCM) -> None:
+    reader = reader_for(model.facts, None)
     assert (reader.frame_samples, reader.step_frames) == (model.config.frame_samples, model.config.frames_per_step)
     assert reader.digest == model.digest
     assert np.array_equal(reader.read(speech), model.read(speech)[model.config.delay_frames :])
 
 
 def test_the_checkpoint_is_loaded_once_and_by_the_first_segment(
-    model: Int8Model, speech: PCM, monkeypatch: pytest.MonkeyPatch
+    model: AttentionModel, speech: PCM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Path | None] = []
 
@@ -122,14 +110,14 @@ def test_the_checkpoint_is_loaded_once_and_by_the_first_segment(
 
     segment_model._loaded.cache_clear()
     monkeypatch.setattr(segment_model, "load_own", load)
-    readers = [reader_for(model.facts, checkpoint.GRU) for _ in range(2)]
+    readers = [reader_for(model.facts, None) for _ in range(2)]
     assert not loaded
     for reader in (*readers, readers[0]):
         reader.read(speech[: model.config.step_samples])
-    assert loaded == [checkpoint.GRU]
+    assert loaded == [None]
 
 
-def test_a_file_that_is_not_the_served_one_is_refused_by_its_digest(model: Int8Model, tmp_path: Path) -> None:
+def test_a_file_that_is_not_the_served_one_is_refused_by_its_digest(model: AttentionModel, tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     for suffix in (".safetensors", ".json"):
         shutil.copy(checkpoint.named(Path("tutti-mandarin")).with_suffix(suffix), path.with_suffix(suffix))
@@ -138,13 +126,15 @@ def test_a_file_that_is_not_the_served_one_is_refused_by_its_digest(model: Int8M
         reader.read(np.zeros(model.config.step_samples, np.int16))
 
 
-def test_a_model_that_cannot_process_segments_is_refused(model: Int8Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_process_segments_is_refused(
+    model: AttentionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Streaming:
         config, facts = model.config, ModelFacts.own(model.config, "streams", "int8")
 
     monkeypatch.setattr(segment_model, "load_own", lambda path, **_: Streaming())
-    with pytest.raises(CheckpointError, match=r"tutti-gru\S* cannot process whole segments; use finals=fast"):
-        reader_for(Streaming.facts, checkpoint.GRU).read(np.zeros(model.config.step_samples, np.int16))
+    with pytest.raises(CheckpointError, match="tutti cannot process whole segments; use finals=fast"):
+        reader_for(Streaming.facts, None).read(np.zeros(model.config.step_samples, np.int16))
 
 
 def test_the_shipped_recordings_are_recognized_at_least_as_well() -> None:
@@ -157,7 +147,7 @@ def test_the_shipped_recordings_are_recognized_at_least_as_well() -> None:
     assert errors["accurate"] <= errors["fast"], errors
 
 
-def test_a_grammar_finds_in_kept_outputs_what_it_found_in_the_stream(model: Int8Model) -> None:
+def test_a_grammar_finds_in_kept_outputs_what_it_found_in_the_stream(model: AttentionModel) -> None:
     grammar, plain = grammars_of(model.facts)["digits"], accurate_of(model.facts, decoder_of(model.facts))
     assert plain is not None
     accurate, spoken = plain.over(grammar), read_pcm(SAMPLE.with_name("number.flac"), model.config.sample_rate)

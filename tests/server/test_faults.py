@@ -66,7 +66,7 @@ def test_a_shortage_of_descriptors_is_logged_and_the_server_recovers_from_it() -
         used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 2, hard))
-        connections = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(12)]
+        connections = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(64)]
         try:
             assert server.wait_for("no file descriptor is free: connections are dropped; raise the limit (ulimit -n)")
             open_before.send(spell(" and after"))

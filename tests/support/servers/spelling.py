@@ -63,8 +63,10 @@ def poison() -> PCM:
 
 
 def spelling_decoder() -> GreedyDecoder:
-    """The greedy decoder of `SpellingModel`."""
-    return GreedyDecoder(CONFIG.vocabulary, CONFIG.frame_s)
+    """The greedy decoder of `SpellingModel`, ready for its first stream."""
+    decoder = GreedyDecoder(CONFIG.vocabulary, CONFIG.frame_s)
+    decoder.warm_up()
+    return decoder
 
 
 class SpellingModel:

@@ -31,7 +31,7 @@ from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.acoustic.data.draws import Purpose, draws
 from tutti_asr_lab.training.acoustic.data.epoch import MicroBatch, epoch_updates, timed
 from tutti_asr_lab.training.acoustic.data.transcripts import spelled
-from tutti_asr_lab.training.acoustic.losses.ctc import ctc_loss
+from tutti_asr_lab.training.acoustic.losses.ctc import consistency_loss, ctc_loss
 from tutti_asr_lab.training.acoustic.losses.denominator import Denominator
 from tutti_asr_lab.training.acoustic.losses.label_model import label_graph
 from tutti_asr_lab.training.acoustic.optimizer.optimizers import Schedule
@@ -138,6 +138,7 @@ class Run:
             group["lr"] = self.recipe.matrix_lr * factor * group["factor"]
         sums = torch.zeros(2)
         symbols = sum(int(batch.phones.lengths.sum()) for batch in batches if batch.phones is not None)
+        symbols *= self.recipe.views
         for batch in batches:
             total, figures = self.losses(batch)
             (total / symbols).backward()  # type: ignore[no-untyped-call]
@@ -160,20 +161,24 @@ class Run:
         torch.manual_seed(int(rng.integers(2**62)))  # dropout
         chunks, shares = zip(*self.tuning.chunks, strict=True)
         chunk = int(rng.choice(chunks, p=shares))
+        views, frames = self.recipe.views, batch.frames.repeat(self.recipe.views)
         with torch.no_grad():
-            features = self.network.read(batch.pcm)
-        features = mask(features, (2 * batch.frames).tolist(), self.recipe.augmentation, rng)
+            features = self.network.read(batch.pcm).repeat(views, 1, 1)  # (views * B, 2T, F)
+        features = mask(features, (2 * frames).tolist(), self.recipe.augmentation, rng)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.precision == "bf16"):
-            logits = self.network(features, batch.frames, chunk, self.tuning.left)
+            logits = self.network(features, frames, chunk, self.tuning.left)
         letters, phones = (functional.log_softmax(part.float(), -1) for part in self.network.parts(logits))
         assert batch.phones is not None
         by_phones, by_letters = (
-            ctc_loss(phones, batch.frames, batch.phones),
-            ctc_loss(letters, batch.frames, batch.letters),
+            ctc_loss(phones, frames, batch.phones.repeat(views)),
+            ctc_loss(letters, frames, batch.letters.repeat(views)),
         )
         figures = torch.stack([by_phones, by_letters]).detach()
+        if self.recipe.consistency:
+            by_phones = by_phones + self.recipe.consistency * views * consistency_loss(phones, batch.frames)
+            by_letters = by_letters + self.recipe.consistency * views * consistency_loss(letters, batch.frames)
         if self.denominator is not None and self.done >= self.recipe.denominator_from:
-            by_phones = by_phones + self.recipe.denominator * self.denominator(phones, batch.frames)
+            by_phones = by_phones + self.recipe.denominator * self.denominator(phones, frames)
         weight = self.recipe.phone_weight
         return weight * by_phones + (1 - weight) * by_letters, figures
 

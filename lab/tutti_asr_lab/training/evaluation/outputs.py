@@ -16,7 +16,6 @@ from model.acoustic import log_probs_of
 from model.config import TAIL_FRAMES
 from model.ctc.interface import Decoder, LogProbs
 from model.ctc.words import joined
-from model.errors import CheckpointError
 from model.evaluation.scoring import Score, by_source
 from model.facts import AcousticModel
 from model.recordings import PCM, Utterance, read_pcm
@@ -35,9 +34,8 @@ LogProbsOf = Callable[[AcousticModel, Sequence[PCM]], list[LogProbs]]
 
 
 def segment_log_probs_of(model: AcousticModel, recordings: Sequence[PCM]) -> list[LogProbs]:
-    """Return the outputs (T, V) of each recording as one segment, as for accurate finals. Raises: CheckpointError."""
-    if not isinstance(model, SegmentModel):
-        raise CheckpointError(f"{model.config.name} cannot process whole segments in this precision; use int8")
+    """Return the outputs (T, V) of each recording as one segment, as for accurate finals."""
+    assert isinstance(model, SegmentModel), "a network whose configuration has segment context"
     return [model.read(np.pad(pcm, (0, -len(pcm) % model.config.step_samples))) for pcm in recordings]
 
 

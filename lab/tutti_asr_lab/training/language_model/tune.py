@@ -76,7 +76,7 @@ class TunedSearch:
         """
         acoustic = load_own(model, precision=precision, threads=0)
         config, compute = acoustic.facts.own_config, partial(outputs_of, acoustic)
-        if accurate:
+        if accurate and config.segment_context:
             compute = partial(outputs_of, acoustic, compute=segment_log_probs_of)
         path = language_model_path(lm, config.language)
         if path is None:
