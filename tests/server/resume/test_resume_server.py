@@ -15,6 +15,7 @@ import pytest
 
 from model.ctc.beam import BeamDecoder
 from server.models import service
+from server.protocols.deepgram import resumable
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import Received, ResumingClient
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
@@ -297,6 +298,21 @@ def test_only_resumable_streams_get_tickets(pair: Any) -> None:
         assert client.receive()["type"] == "Error"
         client.send(speech())
         assert not [frame for frame in client.finish() if frame["type"] == "Ticket"]
+
+
+def test_large_tickets_come_less_often(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tickets() -> list[dict[str, Any]]:
+        with pair[0].listen(resumable="true") as client:
+            for second in np.split(silence(12), 12):
+                client.send(second)
+                time.sleep(0.05)
+            return [frame for frame in client.finish() if frame["type"] == "Ticket"]
+
+    usual = tickets()
+    largest = max(len(frame["ticket"]) for frame in usual)
+    monkeypatch.setattr(resumable, "BYTES_A_SECOND", largest / 4)
+    seldom = len(tickets())
+    assert seldom * 2 <= len(usual), (seldom, len(usual))
 
 
 def test_late_or_malformed_resume_frames_are_refused(pair: Any) -> None:
