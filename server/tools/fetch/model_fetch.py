@@ -19,6 +19,8 @@ from server.tools.fetch.download import Download, Report, Unreachable, download,
 from server.tools.fetch.releases import Release, nearest_names
 from server.tools.fetch.unpack import ENDINGS, ArchiveError, remove, stem, unpack
 
+SHOWN_LANGUAGES = 8
+
 
 class UnknownModel(ServerError):
     """The name, address or digest is not valid; the message is the end of a sentence about it."""
@@ -147,7 +149,8 @@ def table(releases: Sequence[Release]) -> Iterator[str]:
 
 
 def _row(release: Release) -> tuple[str, ...]:
-    languages = ",".join(release.languages)
+    first, others = release.languages[:SHOWN_LANGUAGES], release.languages[SHOWN_LANGUAGES:]
+    languages = ",".join(first) + (f" and {len(others)} more" if others else "")
     size = "" if release.size_mb is None else str(release.size_mb)
     digest = "known" if release.sha256 else "not known"
     return release.name, release.kind, languages, size, digest, release.license or "see the release"

@@ -124,6 +124,8 @@ def test_the_list_is_printed_without_a_name():
         assert row.split() == [
             "sherpa-onnx-streaming-t-one-russian-2025-09-08", "t-one-ctc", "ru", "128", "known", "Apache-2.0",
         ]  # fmt: skip
+        (row,) = [row for row in rows if "nemotron-3.5-asr-streaming-0.6b-560ms" in row]
+        assert "en,es,fr,it,pt,nl,de,tr and 20 more  475  known      OpenMDW-1.1" in row
 
 
 @pytest.mark.parametrize("arguments", [["--out", "x"], ["--list", NAME], ["--force"]])
