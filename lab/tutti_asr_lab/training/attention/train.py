@@ -119,6 +119,12 @@ class Run:
         features.mean.copy_(frames.mean(0))
         features.scale.copy_(1 / frames.std(0))
 
+    def start_from(self, weights: dict[str, Tensor]) -> None:
+        """Take the weights of another run, all but those of a head for other letters and phones."""
+        own = self.network.state_dict()
+        self.network.load_state_dict(own | {name: w for name, w in weights.items() if w.shape == own[name].shape})
+        self.average.load_state_dict(self.network.state_dict())
+
     def jobs(self) -> Iterator[tuple[int, list[tuple[tuple[int, int], MicroBatch]]]]:
         """Number of each further update, and the keys and recordings of its batches."""
         number, epoch = 0, 0
@@ -221,8 +227,7 @@ def train(options: argparse.Namespace) -> None:
             run.resume(state_of(newest[1]))
             _say(f"resuming from update {run.done}")
         elif options.init is not None:
-            run.network.load_state_dict(torch.load(options.init, weights_only=True))
-            run.average.load_state_dict(run.network.state_dict())
+            run.start_from(torch.load(options.init, weights_only=True))
         else:
             run.fit_features()
             initialize(run.network, *read_wheel(options.hama))
