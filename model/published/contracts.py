@@ -13,7 +13,7 @@ from typing import Literal, cast
 import numpy as np
 
 from model.errors import PublishedModelError
-from model.published.filter_bank import BINS, KALDI, NEMO, WHISPER, Fbank
+from model.published.filter_bank import KALDI, NEMO, WHISPER, Fbank
 from model.published.metadata import Graph
 from model.published.states import StateTensor
 
@@ -21,9 +21,10 @@ FLOAT, HALF, LONG = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int6
 TYPES = {FLOAT: "tensor(float)", HALF: "tensor(float16)", LONG: "tensor(int64)"}
 
 Feed = Literal["window", "bins first", "length", "state"]
-"""Content of an input: the window (B, L, 80), or (B, 80, L); the window's length; the next state."""
+"""Content of an input: the window (B, L, F), or (B, F, L); the window's length; the next state."""
 
 ENCODER_SUBSAMPLING = 4  # of all zipformers
+USUAL_BINS, FEWEST_BINS, MOST_BINS = 80, 40, 160  # of the features; the usual ones of graphs that state no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class Contract:
         """Number of samples of one step."""
         return self.shift * (self.sample_rate // 100)
 
+    @property
+    def window_shape(self) -> tuple[int, int]:
+        """Shape of a window: (L, F), or (S, 1) for samples."""
+        return (self.step_samples, 1) if self.fbank is None else (self.window, self.fbank.bins)
+
 
 def zipformer2(graph: Graph, kind: str = "zipformer2-ctc") -> Contract:
     """Return the contract of a Zipformer 2, for CTC or as a transducer's encoder. Raises: PublishedModelError."""
@@ -68,7 +74,8 @@ def zipformer2(graph: Graph, kind: str = "zipformer2-ctc") -> Contract:
             StateTensor((width, kernel // 2), FLOAT),
         ]
         states += layer * layers
-    states += [StateTensor((128, 3, ((BINS - 1) // 2 - 1) // 2), FLOAT), StateTensor((), LONG)]
+    bins = bins_of(graph, axis=2)
+    states += [StateTensor((128, 3, ((bins - 1) // 2 - 1) // 2), FLOAT), StateTensor((), LONG)]
     window, shift = graph.number("T"), graph.number("decode_chunk_len")
     feature = graph.metadata.get("feature", "")
     if feature not in {"", "whisper", "fbank"}:
@@ -81,7 +88,7 @@ def zipformer2(graph: Graph, kind: str = "zipformer2-ctc") -> Contract:
         subsampling=ENCODER_SUBSAMPLING,
         feeds=("window", *cast(list[Feed], ["state"] * len(states))),
         states=tuple(states),
-        fbank=WHISPER if feature == "whisper" else KALDI,
+        fbank=replace(WHISPER if feature == "whisper" else KALDI, bins=bins),
     )
 
 
@@ -104,7 +111,7 @@ def nemo(graph: Graph, kind: str = "nemo-ctc") -> Contract:
         subsampling=graph.number("subsampling_factor"),
         feeds=("bins first", "length", "state", "state", "state"),
         states=(StateTensor(channel, FLOAT), StateTensor(time, FLOAT), StateTensor((), LONG)),
-        fbank=NEMO,
+        fbank=replace(NEMO, bins=bins_of(graph, axis=1)),
         ignored=1,  # the length of the result
     )
 
@@ -171,20 +178,36 @@ def recognize(graph: Graph) -> str:
     return best
 
 
+def bins_of(graph: Graph, *, axis: int) -> int:
+    """Return the number of mel bins: `feat_dim` of the metadata, else the size of an axis of the first input.
+
+    Raises: PublishedModelError if it is not supported.
+    """
+    shape = graph.inputs[0].shape if graph.inputs else ()
+    stated = shape[axis] if axis < len(shape) else None
+    bins = graph.number("feat_dim") if "feat_dim" in graph.metadata else stated
+    if not isinstance(bins, int) or bins <= 0:
+        return USUAL_BINS
+    if not FEWEST_BINS <= bins <= MOST_BINS:
+        raise PublishedModelError(
+            f"{graph.path.name} takes features of {bins} mel bins; {FEWEST_BINS} to {MOST_BINS} are supported"
+        )
+    return bins
+
+
 def expected_inputs(contract: Contract) -> list[tuple[str, tuple[int | None, ...]]]:
     """Return type and shape of each input, by position; None is the batch axis."""
     states = iter(contract.states)
     found: list[tuple[str, tuple[int | None, ...]]] = []
     batch = 1 if contract.one_row else None
-    window: tuple[str, tuple[int | None, ...]] = ("tensor(float)", (batch, contract.window, BINS))
-    if contract.fbank is None:
-        window = ("tensor(int32)", (batch, contract.step_samples, 1))
+    window = "tensor(int32)" if contract.fbank is None else "tensor(float)"
+    shape = contract.window_shape
     for feed in contract.feeds:
         match feed:
             case "window":
-                found.append(window)
+                found.append((window, (batch, *shape)))
             case "bins first":
-                found.append(("tensor(float)", (batch, BINS, contract.window)))
+                found.append((window, (batch, *reversed(shape))))
             case "length":
                 found.append(("tensor(int64)", (batch,)))
             case "state":

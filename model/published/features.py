@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from model.int8.vectors import LANES
 from model.machine.compiled import entry_point
-from model.published.filter_bank import BINS, Fbank, FilterBank, compute_frames, scale_whisper
+from model.published.filter_bank import Fbank, FilterBank, compute_frames, scale_whisper
 from model.published.timing import BEFORE, FRAME_SAMPLES, HOP, PublishedDescription
 
 Floats = NDArray[np.float32]
@@ -23,20 +23,20 @@ KEPT = FRAME_SAMPLES - HOP  # samples that two consecutive frames share
 
 
 class FbankWindows:
-    """Feature windows (L, 80) of the streams in `capacity` slots."""
+    """Feature windows (L, F) of the streams in `capacity` slots."""
 
     def __init__(self, options: Fbank, description: PublishedDescription, *, capacity: int) -> None:
-        self._whisper = options.whisper
+        self._whisper, self._bins = options.whisper, options.bins
         self._window, self._shift = description.window, description.shift
         self._timing = np.array([description.lead_samples, description.first_steps], np.int64)
         self._steps = np.zeros(capacity, np.int64)  # number of steps so far, counted up to the first window
         self._tail = np.zeros((capacity, KEPT), np.int16)
-        self._frames = np.zeros((capacity, self._window - self._shift, BINS), np.float32)
+        self._frames = np.zeros((capacity, self._window - self._shift, self._bins), np.float32)
         self._bank = FilterBank.of(options)
         self._addresses = self._bank.addresses
         self._audio = np.zeros((0, KEPT + description.step_samples), np.int16)
         self._starts = np.zeros(0, np.int64)  # addresses of the frames' samples
-        self._new = np.zeros((0, BINS), np.float32)  # frames of a step
+        self._new = np.zeros((0, self._bins), np.float32)  # frames of a step
 
     @property
     def state_bytes(self) -> int:
@@ -48,11 +48,11 @@ class FbankWindows:
         return self._steps[:, np.newaxis], self._tail, self._frames
 
     def push(self, slots: Indices, pcm: NDArray[np.int16]) -> tuple[Indices, Floats]:
-        """Add a step (B, S) of each slot's stream; return the rows with a window, and the windows (R, L, 80)."""
+        """Add a step (B, S) of each slot's stream; return the rows with a window, and the windows (R, L, F)."""
         rows = len(slots)
         self._grow(rows)
         counts, ready = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        windows = np.empty((rows, self._window, BINS), np.float32)
+        windows = np.empty((rows, self._window, self._bins), np.float32)
         parts = self._steps, self._tail
         total = add_samples(slots, np.ascontiguousarray(pcm), self._timing, parts, (self._audio, self._starts, counts))
         if total:
@@ -64,8 +64,8 @@ class FbankWindows:
         return ready[:found], windows[:found]
 
     def fill(self, rows: int) -> Floats:
-        """Return windows (rows, L, 80) of silence, for a warm-up."""
-        return np.zeros((rows, self._window, BINS), np.float32)
+        """Return windows (rows, L, F) of silence, for a warm-up."""
+        return np.zeros((rows, self._window, self._bins), np.float32)
 
     def reset(self, slot: int) -> None:
         """Set the slot's state to that of a new stream."""
@@ -89,7 +89,7 @@ class FbankWindows:
         if rows > len(self._audio):
             frames = -(-rows * self._shift // LANES) * LANES
             self._audio = np.zeros((rows, self._audio.shape[1]), np.int16)
-            self._starts, self._new = np.zeros(frames, np.int64), np.zeros((frames, BINS), np.float32)
+            self._starts, self._new = np.zeros(frames, np.int64), np.zeros((frames, self._bins), np.float32)
 
 
 @entry_point
@@ -142,8 +142,8 @@ def add_frames(
 ) -> int:
     """Join the new frames of each row to those kept in its slot; return the number N of complete windows.
 
-    `state`: steps (capacity,) and frames (capacity, K, 80) of the slots, both replaced. `new`: frames of all rows, and
-    their number for each (R,). `out`: the rows with a window (N,), and the windows (N, L, 80).
+    `state`: steps (capacity,) and frames (capacity, K, F) of the slots, both replaced. `new`: frames of all rows, and
+    their number for each (R,). `out`: the rows with a window (N,), and the windows (N, L, F).
     """
     steps, kept = state
     frames, counts = new
@@ -154,7 +154,7 @@ def add_frames(
         if steps[slot] + 1 >= first_steps:
             old = windows.shape[1] - count  # frames of the window that are in the slot, its last ones
             for frame in range(windows.shape[1]):
-                for band in range(BINS):
+                for band in range(kept.shape[2]):
                     if frame < old:
                         windows[found, frame, band] = kept[slot, last - old + frame, band]
                     else:
@@ -162,7 +162,7 @@ def add_frames(
             ready[found] = row
             found += 1
         for frame in range(last):
-            for band in range(BINS):
+            for band in range(kept.shape[2]):
                 if frame + count < last:
                     kept[slot, frame, band] = kept[slot, frame + count, band]
                 else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from model.errors import PublishedModelError
+from model.published.onnx_file import external_files
 
 TOKENS = "tokens.txt"
 ROLES = ("encoder", "decoder", "joiner")
@@ -24,11 +25,18 @@ Rewriting = Literal["auto", "off"]
 
 @dataclass(frozen=True, slots=True)
 class PublishedFiles:
-    """Graphs by role: `model`, or `encoder`, `decoder` and `joiner`."""
+    """Graphs by role: `model`, or `encoder`, `decoder` and `joiner`; `data`: files with weights of the graphs."""
 
     folder: Path
     graphs: Mapping[str, Path]
     tokens: Path
+    data: Sequence[Path] = ()
+
+    @classmethod
+    def of(cls, folder: Path, graphs: Mapping[str, Path]) -> PublishedFiles:
+        """Return the files of these graphs in a folder. Raises: PublishedModelError if one is missing."""
+        data = dict.fromkeys(file for path in graphs.values() for file in external_files(path))
+        return cls(folder, graphs, folder / TOKENS, tuple(data))
 
     @property
     def network(self) -> Path:
@@ -43,7 +51,7 @@ class PublishedFiles:
     def digest(self) -> str:
         """Hexadecimal SHA-256 of all files, in the order of their roles."""
         total = hashlib.sha256()
-        for path in (*self.graphs.values(), self.tokens):
+        for path in (*self.graphs.values(), *self.data, self.tokens):
             with path.open("rb") as file:
                 total.update(hashlib.file_digest(file, "sha256").digest())
         return total.hexdigest()
@@ -67,8 +75,7 @@ def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
     named = None if path.is_dir() else path
     if path.is_dir() and not any(path.glob("*.onnx")):
         raise PublishedModelError(f"{path} has no .onnx file; a published model is a folder with graphs and {TOKENS}")
-    tokens = folder / TOKENS
-    if not tokens.is_file():
+    if not (folder / TOKENS).is_file():
         raise PublishedModelError(f"{folder} has no {TOKENS}, which lists the model's symbols")
     found = [named] if named is not None and _role(named) is None else sorted(folder.glob("*.onnx"))
     by_role: dict[str, Sequence[Path]] = {role: [each for each in found if _role(each) == role] for role in ROLES}
@@ -77,8 +84,8 @@ def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
     if any(by_role.values()):
         if missing := [role for role in ROLES if not by_role[role]]:
             raise PublishedModelError(f"{folder} has an incomplete transducer: no {' and no '.join(missing)} graph")
-        return PublishedFiles(folder, {role: _one(role, by_role[role], precision) for role in ROLES}, tokens)
-    return PublishedFiles(folder, {"model": _one("model", found, precision)}, tokens)
+        return PublishedFiles.of(folder, {role: _one(role, by_role[role], precision) for role in ROLES})
+    return PublishedFiles.of(folder, {"model": _one("model", found, precision)})
 
 
 def _role(path: Path) -> str | None:

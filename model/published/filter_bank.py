@@ -25,7 +25,6 @@ Floats = NDArray[np.float32]
 Longs = NDArray[np.int64]
 
 SAMPLE_RATE = 16_000
-BINS = 80
 PREEMPHASIS = 0.97
 LEAST_ENERGY = 2.0**-23  # before the logarithm, as in Kaldi
 LEAST_WHISPER_ENERGY = 1e-10
@@ -37,8 +36,9 @@ PAIRS = FRAME_SAMPLES // 4 + 1  # of an even and an odd term in a sum over half 
 
 @dataclass(frozen=True, slots=True)
 class Fbank:
-    """Options of the log-mel frames."""
+    """Options of the log-mel frames; `bins`: mel bands of a frame, at least 16."""
 
+    bins: int = 80
     window: str = "povey"
     low_hz: float = 20.0
     high_hz: float = -400.0  # negative: relative to the Nyquist frequency
@@ -56,10 +56,11 @@ WHISPER = Fbank(window="hann", low_hz=0.0, high_hz=8_000.0, remove_dc=False, lib
 class FilterBank:
     """Constant tables of the features, and memory for sixteen frames.
 
-    `options` (3,) int64: whether the mean is removed, the number of points, whether energies are returned instead of
-    their logarithms. `settings` (1,) float32: preemphasis. `window` (400,) float32, scaled to samples of 16 bits.
+    `options` (4,) int64: whether the mean is removed, the number of points, whether energies are returned instead of
+    their logarithms, the number of bands F. `settings` (1,) float32: preemphasis.
+    `window` (400,) float32, scaled to samples of 16 bits.
     `twiddles`, `splits`, `order`: of the transform at 512 points; `circles` (101, 101, 4) float32: cosines and sines
-    of two neighboring samples, of that at 400. `bands` (80, 3) int64 and `weights`: see `FeatureTables`.
+    of two neighboring samples, of that at 400. `bands` (F, 3) int64 and `weights`: see `FeatureTables`.
     """
 
     options: Longs
@@ -84,7 +85,7 @@ class FilterBank:
         scale = 1.0 / 32_768 * (1.0 if options.whisper else 0.5)
         bands, weights = _bands(filters_of(options, points))
         return cls(
-            options=np.array([options.remove_dc, points, options.whisper], np.int64),
+            options=np.array([options.remove_dc, points, options.whisper, options.bins], np.int64),
             settings=np.array([0.0 if options.whisper else PREEMPHASIS], np.float32),
             ones=np.ones(FRAME_SAMPLES, np.float32),
             window=np.array([scale * each for each in _window(options.window)], np.float32),
@@ -94,7 +95,7 @@ class FilterBank:
             circles=_circles() if options.whisper else np.zeros((1, 1, 4), np.float32),
             bands=bands,
             weights=weights,
-            work=np.zeros((_work_rows(), LANES), np.float32),
+            work=np.zeros((_work_rows(options.bins), LANES), np.float32),
         )
 
     @property
@@ -106,9 +107,9 @@ class FilterBank:
         )
 
 
-def _work_rows() -> int:
-    """Rows of sixteen floats: the transform, the power, the bands, the mean."""
-    return POINTS + 4 * PAIRS + POINTS // 2 + 1 + BINS + 1
+def _work_rows(bins: int) -> int:
+    """Rows of sixteen floats: the transform, the power, the mean, the bands."""
+    return POINTS + 4 * PAIRS + POINTS // 2 + 1 + 1 + bins
 
 
 def _window(kind: str) -> list[float]:
@@ -119,14 +120,14 @@ def _window(kind: str) -> list[float]:
 
 
 def filters_of(options: Fbank, points: int) -> NDArray[np.float64]:
-    """Return triangular filters (80, points / 2 + 1), on Kaldi's mel scale, or on Slaney's with filters of equal area.
+    """Return triangular filters (F, points / 2 + 1), on Kaldi's mel scale, or on Slaney's with filters of equal area.
 
     Kaldi's are triangles over mel without the last bin, the others triangles over frequency.
     """
     high = options.high_hz if options.high_hz > 0 else SAMPLE_RATE / 2 + options.high_hz
     hertz = [SAMPLE_RATE / points * k for k in range(points // 2 + 1)]
     to_mel = slaney_mel if options.librosa else _kaldi
-    edges = np.linspace(to_mel(options.low_hz), to_mel(high), BINS + 2)
+    edges = np.linspace(to_mel(options.low_hz), to_mel(high), options.bins + 2)
     if options.librosa:
         edges, places = np.array([slaney_hz(mel) for mel in edges]), np.array(hertz)
     else:
@@ -145,14 +146,17 @@ def _kaldi(hz: float) -> float:
 
 
 def _bands(filters: NDArray[np.float64]) -> tuple[Longs, Floats]:
-    """Return the first bin, number of bins and first weight of each filter (80, 3), and the weights."""
+    """Return the first bin, number of bins and first weight of each filter (F, 3), and the weights.
+
+    Many bands leave low filters that lie between two bins of the transform: their energy is always 0.
+    """
     bands: list[tuple[int, int, int]] = []
     weights: list[float] = []
     for row in filters:
         used = np.flatnonzero(row)
-        first, last = int(used[0]), int(used[-1])
-        bands.append((first, last + 1 - first, len(weights)))
-        weights += row[first : last + 1].tolist()
+        first, after = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+        bands.append((first, after - first, len(weights)))
+        weights += row[first:after].tolist()
     return np.array(bands, np.int64), np.array(weights, np.float32)
 
 
@@ -250,17 +254,11 @@ def logarithms(v: Vectors, rows: Any, count: Any) -> None:
 
 
 @kernel
-def store_frames(v: Vectors, bands: Any, out: Any) -> None:
-    """Store bands (80, 16) as frames (16, 80)."""
-
-    def body(block: Any, _: Any) -> Any:
-        source, columns = v.at(bands, v.times(block, LANES * ROW)), v.at(out, v.times(block, 4 * LANES))
-        rows = [v.floats(source, band * ROW) for band in range(LANES)]
-        for lane, row in enumerate(transposed(v, rows)):
-            v.keep(row, columns, 4 * BINS * lane)
-        return []
-
-    v.loop(BINS // LANES, [], body)
+def store_bands(v: Vectors, bands: Any, out: Any, stride: Any) -> None:
+    """Store sixteen bands (16, 16) as columns of frames, `stride` bytes from frame to frame."""
+    rows = [v.floats(bands, band * ROW) for band in range(LANES)]
+    for lane, row in enumerate(transposed(v, rows)):
+        v.keep(row, out, v.times(stride, lane))
 
 
 @kernel
@@ -305,15 +303,15 @@ def power_of_frame(work: int, points: int, circles: int) -> None:
 
 @compiled
 def sixteen_frames(starts: int, bank: int, out: int) -> None:
-    """Compute the features of sixteen frames of samples, addresses at `starts`, to `out` (16, 80) float32.
+    """Compute the features of sixteen frames of samples, addresses at `starts`, to `out` (16, F) float32.
 
     `bank`: address of `FilterBank.addresses`.
     """
     at = int64_at(bank)
     options, bands, work = int64_at(at[0]), int64_at(at[8]), at[10]
     power = work + (POINTS + 4 * PAIRS) * ROW
-    energies = power + (POINTS // 2 + 1) * ROW
-    mean = energies + BINS * ROW
+    mean = power + (POINTS // 2 + 1) * ROW
+    energies, bins = mean + ROW, options[3]
     windowed(starts, at[2], work, FRAME_VECTORS)  # by ones: the mean is subtracted before the window
     clear_rows(mean, 1)
     if options[0]:
@@ -324,35 +322,41 @@ def sixteen_frames(starts: int, bank: int, out: int) -> None:
         power_of_rows(work, (at[4], at[5], at[6]), POINTS, power)
     else:
         power_of_frame(work, options[1], at[7])
-    for band in range(BINS):
+    for band in range(bins):
         first, count, weight = bands[3 * band], bands[3 * band + 1], bands[3 * band + 2]
         band_energy(power + first * ROW, at[9] + 4 * weight, count, energies + band * ROW)
     if not options[2]:
-        logarithms(energies, BINS)
-    store_frames(energies, out)
+        logarithms(energies, bins)
+    for block in range((bins + LANES - 1) // LANES):
+        band = min(block * LANES, bins - LANES)  # the last sixteen may overlap those before
+        store_bands(energies + band * ROW, out + 4 * band, 4 * bins)
 
 
 @entry_point
 def compute_frames(starts: Longs, count: int, bank: Longs, out: Floats) -> None:
-    """Compute the features of `count` frames with samples at the addresses `starts`, to `out` (N, 80).
+    """Compute the features of `count` frames with samples at the addresses `starts`, to `out` (N, F).
 
     Both have room for a multiple of sixteen frames.
     """
     for extra in range(count, (count + LANES - 1) // LANES * LANES):
         starts[extra] = starts[count - 1]
     for first in range(0, count, LANES):
-        sixteen_frames(starts.ctypes.data + 8 * first, bank.ctypes.data, out.ctypes.data + 4 * BINS * first)
+        sixteen_frames(starts.ctypes.data + 8 * first, bank.ctypes.data, out[first].ctypes.data)
 
 
 @entry_point
 def scale_whisper(windows: Floats) -> None:
-    """Apply Whisper's scaling to each window (R, L, 80), in place: logarithm to base 10, floor, shift.
+    """Apply Whisper's scaling to each window (R, L, F), in place: logarithm to base 10, floor, shift.
 
     Source: Radford et al. 2022; the floor is 8 below the maximum of the window, as in sherpa-onnx.
     """
-    highest = np.empty(LANES, np.float32)
-    count = windows.shape[1] * windows.shape[2] // LANES
+    size = windows.shape[1] * windows.shape[2]
+    count = (size + LANES - 1) // LANES
+    highest, padded = np.empty(LANES, np.float32), np.zeros(count * LANES, np.float32)
     for row in range(len(windows)):
-        start = windows[row].ctypes.data
-        whisper_logs(start, count, highest.ctypes.data)
-        whisper_scaled(start, count, highest.ctypes.data)
+        flat = windows[row].reshape(-1)
+        padded[:size] = flat
+        padded[size:] = 0.0
+        whisper_logs(padded.ctypes.data, count, highest.ctypes.data)
+        whisper_scaled(padded.ctypes.data, count, highest.ctypes.data)
+        flat[:] = padded[:size]

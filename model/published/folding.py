@@ -84,8 +84,7 @@ def _values_of(graph: OnnxGraph, names: Sequence[str]) -> list[Mapping[str, NDAr
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    content = graph.proto(names).SerializeToString()
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = graph.session(options, names)
 
     def zeros(count: int) -> dict[str, NDArray[Any]]:
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
+from model.published.onnx_graph import OnnxGraph
 
 THREADS = 1  # of a step: the engine's thread; a pool would take cores from the event loop and from other engines
 
@@ -39,9 +40,10 @@ class Graph:
         return cls.of(path, str(path), device=device)
 
     @classmethod
-    def of(cls, path: Path, content: bytes | str, *, device: str = "cpu") -> Graph:
-        """Load a graph from the path of its file, or from its bytes, rewritten from the file `path`.
+    def of(cls, path: Path, content: OnnxGraph | str, outputs: Iterable[str] = (), *, device: str = "cpu") -> Graph:
+        """Load a graph from the path of its file, or one that was read from the file `path`.
 
+        The session of the latter uses the graph's constants where they are, and also returns the values `outputs`.
         Raises: PublishedModelError.
         """
         import onnxruntime  # which most models do not need
@@ -55,7 +57,10 @@ class Graph:
         if wanted and wanted[0] not in onnxruntime.get_available_providers():
             raise PublishedModelError(f"--device {device} needs the package onnxruntime-gpu instead of onnxruntime")
         try:
-            session = onnxruntime.InferenceSession(content, options, providers=[*wanted, "CPUExecutionProvider"])
+            if isinstance(content, str):
+                session = onnxruntime.InferenceSession(content, options, providers=[*wanted, "CPUExecutionProvider"])
+            else:
+                session = content.session(options, outputs)
         except Exception as error:
             reason = str(error).strip().splitlines()[0]
             raise PublishedModelError(f"ONNX Runtime cannot read {path}: {reason}") from error

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from model.errors import PublishedModelError
 
 ROWS = "rows"  # name of the batch axis
+LEAST_BYTES = 1024  # of constants that a session gets in memory; it needs smaller ones, such as shapes, in the graph
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,10 +46,16 @@ class OnnxGraph:
     ir_version: int
 
     @classmethod
-    def read(cls, model: Any) -> OnnxGraph:
-        """Read an `onnx.ModelProto`. Raises: PublishedModelError for graphs with branches, loops or functions."""
+    def read(cls, model: Any, weights: Mapping[str, NDArray[Any]] = MappingProxyType({})) -> OnnxGraph:
+        """Read an `onnx.ModelProto`, of which `weights` are elsewhere.
+
+        Raises: PublishedModelError for graphs with branches, loops or functions.
+        """
         graph = model.graph
-        constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+        constants = {
+            each.name: weights[each.name] if each.name in weights else numpy_helper.to_array(each)
+            for each in graph.initializer
+        }
         nodes: list[Node] = []
         if model.functions or graph.sparse_initializer:
             raise PublishedModelError("it has functions or sparse weights")
@@ -71,15 +79,23 @@ class OnnxGraph:
             model.ir_version,
         )
 
-    def proto(self, extra_outputs: Iterable[str] = ()) -> Any:
-        """Return the graph as an `onnx.ModelProto`; `extra_outputs` are names of values to return as well."""
+    def proto(self, extra_outputs: Iterable[str] = (), *, weights: bool = True) -> Any:
+        """Return the graph as an `onnx.ModelProto`; `extra_outputs` are names of values to return as well.
+
+        Without `weights`, it refers to `large_constants` as external data.
+        """
         used = self.needed([*extra_outputs])
+        apart = {} if weights else self.large_constants
         nodes = [
             helper.make_node(node.op, node.inputs, node.outputs, domain=node.domain, **node.attributes)
             for node in self.nodes
             if used.intersection(node.outputs)
         ]
-        tensors = [numpy_helper.from_array(value, name) for name, value in self.constants.items() if name in used]
+        tensors = [
+            _reference(name, value) if name in apart else numpy_helper.from_array(value, name)
+            for name, value in self.constants.items()
+            if name in used
+        ]
         outputs = [*self.outputs, *(helper.make_empty_tensor_value_info(name) for name in extra_outputs)]
         model = helper.make_model(
             helper.make_graph(nodes, "rewritten", self.inputs, outputs, tensors),
@@ -88,6 +104,24 @@ class OnnxGraph:
         )
         helper.set_model_props(model, dict(self.metadata))
         return model
+
+    def session(self, options: Any, extra_outputs: Iterable[str] = ()) -> Any:
+        """Return a session of ONNX Runtime on the CPU, which uses the constants where they are.
+
+        `options`: its `SessionOptions`.
+        """
+        import onnxruntime  # which most models do not need
+
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in self.large_constants.values()]
+        options.add_external_initializers(list(self.large_constants), values)
+        options.add_session_config_entry("session.disable_prepacking", "1")  # it would copy them
+        content = self.proto(extra_outputs, weights=False).SerializeToString()
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+    @cached_property
+    def large_constants(self) -> Mapping[str, NDArray[Any]]:
+        """Constants that a session gets in memory, by name."""
+        return {name: value for name, value in self.constants.items() if value.nbytes >= LEAST_BYTES}
 
     def needed(self, further: Sequence[str] = ()) -> set[str]:
         """Return the names of all values on which the outputs and the `further` values depend."""
@@ -163,6 +197,18 @@ class OnnxGraph:
             nodes=tuple(node for node in self.nodes if used.intersection(node.outputs)),
             constants={name: value for name, value in self.constants.items() if name in used},
         )
+
+
+def _reference(name: str, value: NDArray[Any]) -> Any:
+    """Return a tensor whose values are elsewhere."""
+    tensor = TensorProto(
+        name=name,
+        data_type=helper.np_dtype_to_tensor_dtype(value.dtype),
+        dims=value.shape,
+        data_location=TensorProto.EXTERNAL,
+    )
+    tensor.external_data.add(key="location", value="memory")
+    return tensor
 
 
 def sizes_of(declared: Any) -> Any:

@@ -168,8 +168,8 @@ class PublishedModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the graph files in bytes, which is about that of the weights."""
-        return sum(path.stat().st_size for path in self.files.graphs.values())
+        """Size of the files in bytes, which is about that of the weights."""
+        return sum(path.stat().st_size for path in (*self.files.graphs.values(), *self.files.data))
 
     def recurrent_product(self, rows: int) -> None:
         """None: its products are not known."""

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 from model.published.contracts import Contract, Feed, expected_inputs
-from model.published.filter_bank import BINS
 from model.published.metadata import Graph
 from model.published.states import SlotStates
 
@@ -56,7 +55,7 @@ class GraphSlots:
         self._pool = ThreadPoolExecutor(self._threads - 1, "graph") if self._threads > 1 else None
 
     def run(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> NDArray[np.float32]:
-        """Step the streams in these slots by one window, (R, L, 80) or (R, S, 1). Returns: (R, …) in new memory."""
+        """Step the streams in these slots by one window, (R, L, F) or (R, S, 1). Returns: (R, …) in new memory."""
         results = np.empty((len(slots), *self.result_shape), np.float32)
         parts = self._parts(len(slots))
         if self._pool is None or parts == 1:
@@ -112,7 +111,7 @@ class BoundGraph:
         self._bound = functools.lru_cache(maxsize=None)(self._bind)
 
     def run(self, slots: NDArray[np.int64], windows: NDArray[Any], results: NDArray[np.float32]) -> None:
-        """Step the streams in these slots by one window, (R, L, 80) or (R, S, 1), and fill `results`, (R, …)."""
+        """Step the streams in these slots by one window, (R, L, F) or (R, S, 1), and fill `results`, (R, …)."""
         for first in range(0, len(slots), self._largest):
             members = slots[first : first + self._largest]
             count = len(members)
@@ -204,9 +203,8 @@ def why_undivided(graph: Graph, contract: Contract, result: tuple[int, ...], *, 
 def _noise(contract: Contract, rows: int) -> NDArray[Any]:
     """Return two windows of noise for each of these rows, (2, B, …)."""
     dice = np.random.default_rng(1)
-    if contract.fbank is None:
-        return np.asarray(dice.standard_normal((2, rows, contract.step_samples, 1)) * 1_000, np.int32)
-    return np.asarray(dice.standard_normal((2, rows, contract.window, BINS)) * 3, np.float32)
+    values = dice.standard_normal((2, rows, *contract.window_shape))
+    return np.asarray(values * 1_000, np.int32) if contract.fbank is None else np.asarray(values * 3, np.float32)
 
 
 def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:

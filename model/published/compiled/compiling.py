@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
@@ -33,13 +32,13 @@ from model.published.dequantized import dequantized
 from model.published.features import windows_of
 from model.published.files import PublishedFiles
 from model.published.metadata import Graph, GraphInput
+from model.published.onnx_file import OnnxFile
 from model.published.onnx_graph import OnnxGraph, sizes_of
 from model.published.reading import contract_of_network, description_of
 from model.published.rows import speech
 from model.published.scales import Scales, digest_of_weights
 from model.published.stepping import GraphSlots, check_graph
 
-LARGEST_BYTES = 1 << 30  # of a graph: beyond, a copy in memory could exceed the 2 GiB of a message
 ROWS, WINDOWS = 3, 6  # of speech that are compared
 MOST_NOISE = 1e-4
 """Most energy of the difference to the graph, in relation to its results. Another order of sums in floats gives 1e-12
@@ -95,10 +94,7 @@ class PublishedNetwork:
 
         `in_floats`: of a released file in 8 bits, its weights in floats.
         """
-        path = files.network
-        if path.stat().st_size > LARGEST_BYTES:
-            raise PublishedModelError("it is larger than 1 GiB")
-        graph, source = _described(path)
+        graph, source = _described(files.network)
         source = dequantized(source) if in_floats else source
         if any(node.op in {"DynamicQuantizeLinear", "QuantizeLinear"} for node in source.nodes):
             raise PublishedModelError("it is quantized")
@@ -121,7 +117,7 @@ class PublishedNetwork:
     def compared(self, files: PublishedFiles) -> Verdict:
         """Compare the step in floats with the graph over speech."""
         step, contract = self.step(), self.contract
-        published = Graph.of(files.network, self.source.proto().SerializeToString())
+        published = Graph.of(files.network, self.source)
         shape = check_graph(published, contract)
         windows = speech_windows(files, contract, frames=step.result_shape[0])
         expected = results_of(GraphSlots(published, contract, shape, capacity=ROWS, largest=ROWS), windows)
@@ -159,10 +155,8 @@ def compiled_network(files: PublishedFiles, digest: str, *, in_floats: bool) -> 
 
 def _described(path: Path) -> tuple[Graph, OnnxGraph]:
     """Read a graph without a session, and its operations."""
-    model = onnx.load(path, load_external_data=False)
-    if any(each.data_location == onnx.TensorProto.EXTERNAL for each in model.graph.initializer):
-        raise PublishedModelError("its weights are in a file of their own")
-    source = OnnxGraph.read(model)
+    file = OnnxFile.read(path)
+    source = OnnxGraph.read(file.model, file.weights)
     inputs = tuple(
         GraphInput(each.name, "", tuple(axis.dim_value or axis.dim_param or None for axis in sizes_of(each)))
         for each in source.inputs

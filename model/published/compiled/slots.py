@@ -42,7 +42,7 @@ class CompiledStep(Protocol):
     def run(self, work: int, memory: tuple[int, int, int, int, int], count: int) -> None:
         """Step `count` streams, with work space at the address `work`.
 
-        `memory`: addresses of the windows (count, L, 80) float32, of the slots (count,) int64, of the slab of states,
+        `memory`: addresses of the windows (count, L, F) float32, of the slots (count,) int64, of the slab of states,
         the bytes from one state to the next, and the address of the results (count, …) float32.
         """
         ...
@@ -82,7 +82,7 @@ class CompiledSlots:
         self._pool = ThreadPoolExecutor(threads - 1, "compiled") if threads > 1 else None
 
     def run(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> NDArray[np.float32]:
-        """Step the streams in these slots by one window, (R, L, 80). Returns: (R, …) in new memory."""
+        """Step the streams in these slots by one window, (R, L, F). Returns: (R, …) in new memory."""
         slots, windows = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(windows, np.float32)
         count, results = len(slots), np.empty((len(slots), *self.result_shape), np.float32)
         parts = min(len(self._works), count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import kaldi_native_fbank as knf
 import numpy as np
@@ -13,13 +14,13 @@ import pytest
 from model.int8.vectors import LANES
 from model.published.features import FbankWindows
 from model.published.filter_bank import (
-    BINS,
     KALDI,
     NEMO,
     SAMPLE_RATE,
     WHISPER,
     FilterBank,
     compute_frames,
+    filters_of,
     scale_whisper,
 )
 from model.published.timing import BEFORE, FRAME_SAMPLES, HOP, PublishedDescription
@@ -27,7 +28,16 @@ from model.recordings import read_pcm
 from tests.support.audio.speech import ROOT
 from tests.support.processors import AVX2, BASELINE, OLD_LIBRARIES, environment, is_x86
 
-OPTIONS = {"kaldi": KALDI, "nemo": NEMO, "whisper": WHISPER}
+OPTIONS = {
+    "kaldi": KALDI,
+    "nemo": NEMO,
+    "whisper": WHISPER,
+    "kaldi-40": replace(KALDI, bins=40),
+    "nemo-128": replace(NEMO, bins=128),
+    "nemo-160": replace(NEMO, bins=160),
+    "whisper-128": replace(WHISPER, bins=128),
+    "whisper-77": replace(WHISPER, bins=77),
+}
 SAMPLES = ROOT / "model" / "samples"
 WINDOW, SHIFT = 45, 32
 DIGEST = """
@@ -55,17 +65,17 @@ def description(window=WINDOW, shift=SHIFT):
 
 
 def reference(options, pcm):
-    """Return the frames (T, 80) of kaldi-native-fbank, for Whisper of energies."""
+    """Return the frames (T, F) of kaldi-native-fbank, for Whisper of energies."""
     if options.whisper:
         whisper = knf.WhisperFeatureOptions()
-        whisper.dim = BINS
+        whisper.dim = options.bins
         extractor = knf.OnlineWhisperFbank(whisper)
     else:
         given = knf.FbankOptions()
         frames, mel = given.frame_opts, given.mel_opts
         frames.dither, frames.snip_edges, frames.samp_freq = 0.0, False, SAMPLE_RATE
         frames.remove_dc_offset, frames.window_type = options.remove_dc, options.window
-        mel.num_bins, mel.low_freq, mel.high_freq = BINS, options.low_hz, options.high_hz
+        mel.num_bins, mel.low_freq, mel.high_freq = options.bins, options.low_hz, options.high_hz
         mel.is_librosa = options.librosa
         extractor = knf.OnlineFbank(given)
     extractor.accept_waveform(SAMPLE_RATE, (pcm / np.float32(32_768)).tolist())
@@ -73,11 +83,11 @@ def reference(options, pcm):
 
 
 def frames_of(options, pcm):
-    """Return the frames (T, 80) of samples, the first from the first sample on."""
+    """Return the frames (T, F) of samples, the first from the first sample on."""
     pcm = np.ascontiguousarray(pcm)
     count = (len(pcm) - FRAME_SAMPLES) // HOP + 1
     room = -(-count // LANES) * LANES
-    starts, frames = np.zeros(room, np.int64), np.zeros((room, BINS), np.float32)
+    starts, frames = np.zeros(room, np.int64), np.zeros((room, options.bins), np.float32)
     starts[:count] = pcm.ctypes.data + 2 * HOP * np.arange(count)
     bank = FilterBank.of(options)
     compute_frames(starts, count, bank.addresses, frames)
@@ -127,6 +137,13 @@ def test_the_first_frame_starts_with_the_reflection_of_the_audio():
         np.testing.assert_array_equal(window, frames[at * SHIFT : at * SHIFT + WINDOW])
 
 
+def test_a_filter_between_two_bins_of_the_transform_gives_the_least_energy():
+    options = replace(KALDI, bins=160)
+    empty = filters_of(options, 512).sum(axis=1) == 0
+    assert 0 < empty.sum() < 20
+    np.testing.assert_allclose(frames_of(options, speech())[:, empty], np.log(2.0**-23), atol=1e-5)
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_windows_of_streams_in_a_batch_have_the_bits_that_they_have_alone(name):
     """Streams start at different steps, and their rows change places."""
@@ -156,12 +173,13 @@ def test_a_stream_continues_in_another_slot_with_a_state_of_the_published_size(w
     for number, step in enumerate(steps):
         np.testing.assert_array_equal(both[number % 2].push(np.array([0]), step)[1], expected[number])
         state = both[number % 2].export(0)
-        assert len(state) == 8 + 2 * (FRAME_SAMPLES - HOP) + 4 * BINS * (window - shift) == both[0].state_bytes
+        assert len(state) == 8 + 2 * (FRAME_SAMPLES - HOP) + 4 * NEMO.bins * (window - shift) == both[0].state_bytes
         both[1 - number % 2].restore(0, state)
 
 
-def test_whispers_scaling_is_its_formula_for_each_window():
-    energies = np.exp(np.random.default_rng(2).normal(-5, 8, (3, WINDOW, BINS))).astype(np.float32)
+@pytest.mark.parametrize("bins", [80, 77])
+def test_whispers_scaling_is_its_formula_for_each_window(bins):
+    energies = np.exp(np.random.default_rng(2).normal(-5, 8, (3, WINDOW, bins))).astype(np.float32)
     energies[1] = 0
     found = energies.copy()
     scale_whisper(found)

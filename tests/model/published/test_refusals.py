@@ -168,6 +168,10 @@ def test_unsupported_features_are_rejected(folder):
     assert refusal(nemo).startswith("model.onnx: features normalized by 'per_feature' need the whole utterance")
     change(zipformer / "model.onnx", feature="mfcc")
     assert refusal(zipformer) == "model.onnx: features of kind 'mfcc' are not supported"
+    change(nemo / "model.onnx", normalize_type="", feat_dim=161)
+    assert refusal(nemo) == "model.onnx takes features of 161 mel bins; 40 to 160 are supported"
+    change(nemo / "model.onnx", feat_dim=128)
+    assert refusal(nemo).startswith("model.onnx: input 'audio_signal' is tensor(float) ['N', 80, 'T']")
 
 
 def test_an_encoder_of_another_kind_is_named_by_its_kind(folder):

@@ -24,6 +24,7 @@ VARIANTS = {
     "nemo-1040": ("nemo-ctc", {"window": 121, "shift": 112, "tokens": "characters", "vocabulary": 30}),
     "one-symbol-context": ("zipformer2-transducer", {"context_size": 1, "tokens": "chinese"}),
     "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
+    "nemo-128-bins": ("nemo-transducer", {"bins": 128, "data": "encoder.data", "tokens": "bytes"}),
     "zipformer-chinese": ("zipformer2-ctc", {"tokens": "chinese"}),
 }
 VARIANTS |= {kind: (kind, {}) for kind in KINDS}

@@ -97,7 +97,7 @@ def calibrate(
     source = fold_shapes(network.source)
     products = products_of(source, network.compiled.linears)
     inputs = list(dict.fromkeys(product.source for product in products))
-    graph = Graph.of(model.graph.path, source.proto(inputs).SerializeToString())
+    graph = Graph.of(model.graph.path, source, inputs)
     seen = {product.source: _Seen(product.axis) for product in products}
     dice = np.random.default_rng(1)
     longest_first = sorted(recordings, key=len, reverse=True)

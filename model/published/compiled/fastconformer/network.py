@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.vectors import LANES
 from model.published.compiled.fastconformer import step as compiled
-from model.published.compiled.fastconformer.plan import BORDER, IMAGE_WIDTH, Constants, Dimensions, Fields, Plan, Work
-from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, read_weights
+from model.published.compiled.fastconformer.plan import BORDER, Constants, Dimensions, Fields, Plan, Work
+from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, halved, read_weights
 from model.published.compiled.linears import Linear, LinearTable, Scratch
 from model.published.contracts import Contract
-from model.published.filter_bank import BINS
 from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
 
@@ -57,7 +56,7 @@ class FastConformerStep:
         self._arrays = KeptArrays()  # their addresses are in the plan
         self.block = max(1, min(LARGEST_BLOCK, ROWS // sizes.frames))
         self.result_shape: tuple[int, ...] = (sizes.frames, sizes.outputs)
-        place_rows = _image_rows(sizes.window, 2) * _image_rows(BINS, 2)
+        place_rows = halved(sizes.window, 2) * halved(sizes.bins, 2)
         self._halves = any(linear.scale is not None for linear in linears)  # then floats are not exact anyway
         self._subsampling = LinearTable(linears[:3], rows=max(place_rows, self.block * sizes.frames))
         self._linears = LinearTable(linears[3:], rows=self.block * sizes.frames)
@@ -81,6 +80,10 @@ class FastConformerStep:
         sizes, head = self._sizes, weights.head
         return Dimensions(
             window=sizes.window,
+            bins=sizes.bins,
+            many=halved(sizes.bins, 1),
+            fewer=halved(sizes.bins, 2),
+            fewest=halved(sizes.bins, 3),
             first=sizes.subsampled - sizes.frames,
             frames=sizes.frames,
             channels=sizes.channels,
@@ -155,16 +158,16 @@ class FastConformerStep:
         """Return the offsets of the parts of the work space, and its size in bytes."""
         sizes, plan = self._sizes, self._plan.sizes
         rows, hidden = self.block * sizes.frames, sizes.hidden * 4
-        places = [(_image_rows(sizes.window, times), _image_rows(BINS, times)) for times in (1, 2)]
+        places = [(halved(sizes.window, times), halved(sizes.bins, times)) for times in (1, 2)]
         images = [(frames + BORDER) * (bins + BORDER) * sizes.channels * 4 for frames, bins in places]
         flat = places[1][0] * places[1][1] * sizes.channels * 4
         parts = {
-            "features": (sizes.window + BORDER) * IMAGE_WIDTH,
+            "features": (sizes.window + BORDER) * (sizes.bins + BORDER) * 4,
             "image": images[0],
             "places": flat,
             "rows": flat,
             "image_again": images[1],
-            "reduced": rows * _image_rows(BINS, 3) * sizes.channels * 4,
+            "reduced": rows * plan.fewest * sizes.channels * 4,
             "x": rows * hidden,
             "normed": rows * hidden,
             "wide": rows * max(2 * hidden, plan.padded_outputs * 4),
@@ -183,13 +186,6 @@ class FastConformerStep:
         for name in ("subsampling", "scratch"):
             places[name] = Scratch(*(places.pop(f"{name}.{part}") for part in Scratch._fields))
         return Work(**places)
-
-
-def _image_rows(size: int, times: int) -> int:
-    """Return the size of an image's axis after convolutions of stride 2."""
-    for _ in range(times):
-        size = size // 2 + 1
-    return size
 
 
 def _whole_vectors(width: int) -> int:

@@ -8,7 +8,6 @@ from model.int8.vectors import LANES
 from model.machine.compiled import compiled, int64_at
 from model.published.compiled import kernels
 from model.published.compiled.linears import Scratch, linear_at
-from model.published.filter_bank import BINS
 
 # linear layers of a layer
 FIRST_IN, FIRST_OUT, QUERY, KEY, VALUE, ATTENDED, GATED, MIXED, SECOND_IN, SECOND_OUT = range(10)
@@ -18,16 +17,19 @@ LINEARS = 10
 NORMS, CONTENT, POSITION, PLACES, TAPS, TAPS_BIAS, MIXED_GAIN, MIXED_BIAS = 0, 10, 11, 12, 13, 14, 15, 16
 LAYER_COLUMNS = 17
 BORDER = 3  # zeros around an image: two before, one after
-IMAGE_WIDTH = (BINS + BORDER) * 4  # bytes of a row of features with its border
-MANY = BINS // 2 + 1  # places of a frame after each convolution
-FEWER = MANY // 2 + 1
-FEWEST = FEWER // 2 + 1
 
 
 class Dimensions(NamedTuple):
-    """Sizes of the network; `first` subsampled frames of a window belong to earlier steps."""
+    """Sizes of the network; `first` subsampled frames of a window belong to earlier steps.
+
+    `many`, `fewer`, `fewest`: places of a frame after each convolution of the subsampling.
+    """
 
     window: int
+    bins: int
+    many: int
+    fewer: int
+    fewest: int
     first: int
     frames: int
     channels: int

@@ -15,15 +15,11 @@ from model.published.compiled import kernels
 from model.published.compiled.fastconformer.attention import attend
 from model.published.compiled.fastconformer.plan import (
     BORDER,
-    FEWER,
-    FEWEST,
     FIRST_IN,
     FIRST_OUT,
     GATED,
-    IMAGE_WIDTH,
     LAYER_COLUMNS,
     LINEARS,
-    MANY,
     MIXED,
     MIXED_BIAS,
     MIXED_GAIN,
@@ -46,7 +42,6 @@ from model.published.compiled.linears import (
     feed_forward,
     linear_at,
 )
-from model.published.filter_bank import BINS
 
 IMAGE_TAPS = 3  # of the convolutions over time and frequency, in each direction
 
@@ -97,8 +92,8 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: 
     sizes = plan.sizes
     slot_of = int64_at(slots)
     for row in range(count):
-        window = windows + row * sizes.window * BINS * 4
-        _subsample(plan, work, window, work.reduced + row * sizes.frames * FEWEST * sizes.channels * 4)
+        window = windows + row * sizes.window * sizes.bins * 4
+        _subsample(plan, work, window, work.reduced + row * sizes.frames * sizes.fewest * sizes.channels * 4)
     _reduce(plan, work, count * sizes.frames)
     for layer in range(sizes.layers):
         _feed_forward(plan, work, layer, 0, count)
@@ -113,56 +108,56 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: 
 
 @compiled
 def _subsample(plan: Plan, work: Work, window: int, out: int) -> None:
-    """Compute the new frames of a window (L, 80), (C, places) each, by three convolutions of stride 2."""
+    """Compute the new frames of a window (L, F), (C, places) each, by three convolutions of stride 2."""
     sizes = plan.sizes
-    channels = sizes.channels
+    channels, fewer, fewest = sizes.channels, sizes.fewer, sizes.fewest
     second_from = max(0, 2 * sizes.first - 2)  # earlier frames do not reach the new ones
     first_from = max(0, 2 * second_from - 2)
-    images = plan.constants.images
+    images, width = plan.constants.images, (sizes.bins + BORDER) * 4
     for frame in range(sizes.window):
-        place = work.features + (frame + 2) * IMAGE_WIDTH + 8
-        int8_kernels.copy_bytes(place, window + frame * BINS * 4, BINS * 4)
+        place = work.features + (frame + 2) * width + 8
+        int8_kernels.copy_bytes(place, window + frame * sizes.bins * 4, sizes.bins * 4)
     frames = sizes.window // 2 + 1
     for frame in range(first_from, frames):
-        _first_image(work, images, frame, channels)
+        _first_image(plan, work, frame)
     frames = frames // 2 + 1
     for frame in range(second_from, frames):
-        out_place = work.places + (frame - second_from) * FEWER * channels * 4
-        _next_image(work.image, MANY, images + 16, frame, FEWER, channels, out_place)
-    wide, rows = channels * 4, (frames - second_from) * FEWER
+        out_place = work.places + (frame - second_from) * fewer * channels * 4
+        _next_image(work.image, sizes.many, images + 16, frame, fewer, channels, out_place)
+    wide, rows = channels * 4, (frames - second_from) * fewer
     first = linear_at(plan.constants.subsampling, 0)
     apply_linear(first, RELU, work.places, wide, rows, work.subsampling, work.rows, wide)
     for frame in range(second_from, frames):
-        place = work.image_again + ((frame + 2) * (FEWER + BORDER) + 2) * wide
-        int8_kernels.copy_bytes(place, work.rows + (frame - second_from) * FEWER * wide, FEWER * wide)
+        place = work.image_again + ((frame + 2) * (fewer + BORDER) + 2) * wide
+        int8_kernels.copy_bytes(place, work.rows + (frame - second_from) * fewer * wide, fewer * wide)
     for frame in range(sizes.frames):
-        out_place = work.places + frame * FEWEST * wide
-        _next_image(work.image_again, FEWER, images + 32, sizes.first + frame, FEWEST, channels, out_place)
+        out_place = work.places + frame * fewest * wide
+        _next_image(work.image_again, fewer, images + 32, sizes.first + frame, fewest, channels, out_place)
     second = linear_at(plan.constants.subsampling, 1)
-    apply_linear(second, RELU, work.places, wide, sizes.frames * FEWEST, work.subsampling, work.rows, wide)
+    apply_linear(second, RELU, work.places, wide, sizes.frames * fewest, work.subsampling, work.rows, wide)
     for frame in range(sizes.frames):
-        _channels_first(work.rows + frame * FEWEST * wide, channels, out + frame * FEWEST * wide)
+        _channels_first(work.rows + frame * fewest * wide, fewest, channels, out + frame * fewest * wide)
 
 
 @compiled
 def _reduce(plan: Plan, work: Work, rows: int) -> None:
     """Project subsampled frames to the width of the layers, into `work.x`."""
     sizes, last = plan.sizes, linear_at(plan.constants.subsampling, 2)
-    wide, width = FEWEST * sizes.channels * 4, sizes.hidden * 4
+    wide, width = sizes.fewest * sizes.channels * 4, sizes.hidden * 4
     apply_linear(last, NO_ACTIVATION, work.reduced, wide, rows, work.subsampling, work.x, width)
     for row in range(rows):
         kernels.scale_row(plan.constants.scale, work.x + row * width, sizes.hidden // LANES)
 
 
 @compiled
-def _first_image(work: Work, images: int, frame: int, channels: int) -> None:
+def _first_image(plan: Plan, work: Work, frame: int) -> None:
     """Compute one frame of the first convolution, from the features."""
-    part = int64_at(images)
-    wide = channels * 4  # bytes of a place
-    to = work.image + ((frame + 2) * (MANY + BORDER) + 2) * wide
-    for column in range(MANY):
-        place = work.features + 2 * frame * IMAGE_WIDTH + 2 * column * 4
-        from_one_channel(place, IMAGE_WIDTH, part[0], part[1], to + column * wide, channels // LANES)
+    part, sizes = int64_at(plan.constants.images), plan.sizes
+    wide, width = sizes.channels * 4, (sizes.bins + BORDER) * 4  # bytes of a place, and of a row of features
+    to = work.image + ((frame + 2) * (sizes.many + BORDER) + 2) * wide
+    for column in range(sizes.many):
+        place = work.features + 2 * frame * width + 2 * column * 4
+        from_one_channel(place, width, part[0], part[1], to + column * wide, sizes.channels // LANES)
 
 
 @compiled
@@ -176,12 +171,12 @@ def _next_image(image: int, bins: int, part: int, frame: int, columns: int, chan
 
 
 @compiled
-def _channels_first(places: int, channels: int, out: int) -> None:
+def _channels_first(places: int, count: int, channels: int, out: int) -> None:
     """Transpose (places, C) to (C, places)."""
     rows, reduced = float32_at(places), float32_at(out)
-    for column in range(FEWEST):
+    for column in range(count):
         for channel in range(channels):
-            reduced[channel * FEWEST + column] = rows[column * channels + channel]
+            reduced[channel * count + column] = rows[column * channels + channel]
 
 
 @compiled

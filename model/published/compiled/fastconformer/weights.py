@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from model.errors import PublishedModelError
 from model.published.compiled.linears import Linear
 from model.published.contracts import Contract
-from model.published.filter_bank import BINS
 from model.published.metadata import Graph
 from model.published.onnx_graph import Node, OnnxGraph
 
@@ -57,9 +56,13 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the network: `window` feature frames give `subsampled` frames, the last `frames` of which are new."""
+    """Sizes of the network: `window` feature frames give `subsampled` frames, the last `frames` of which are new.
+
+    `bins`: of a feature frame.
+    """
 
     window: int
+    bins: int
     subsampled: int
     frames: int
     channels: int
@@ -102,7 +105,8 @@ def read_weights(graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastC
         raise PublishedModelError(f"{len(rest)} operations with weights follow the layers")
     sizes = Sizes(
         window=contract.window,
-        subsampled=_halved(contract.window, 3),
+        bins=contract.window_shape[1],
+        subsampled=halved(contract.window, 3),
         frames=contract.shift // contract.subsampling,
         channels=images[0].weight.shape[1],
         hidden=hidden,
@@ -293,10 +297,11 @@ def _positions(graph: OnnxGraph, sizes: Sizes) -> Floats:
     raise PublishedModelError("it has no table of relative positions")
 
 
-def _halved(frames: int, times: int) -> int:
+def halved(size: int, times: int) -> int:
+    """Return the size of an image's axis after convolutions of stride 2."""
     for _ in range(times):
-        frames = frames // 2 + 1
-    return frames
+        size = size // 2 + 1
+    return size
 
 
 def _check(weights: FastConformerWeights) -> None:
@@ -315,7 +320,7 @@ def _check(weights: FastConformerWeights) -> None:
             raise PublishedModelError(f"{layer.linears[0].name}: its weights have other sizes than expected")
         if layer.content_offset.size != hidden or (hidden // sizes.heads) % 16:
             raise PublishedModelError(f"{sizes.heads} heads of {hidden // sizes.heads} numbers are not supported")
-    reduced = _halved(BINS, 3) * sizes.channels
+    reduced = halved(sizes.bins, 3) * sizes.channels
     first, second, last = (each.weight.shape for each in weights.subsampling)
     if (first, second, last) != (*[(sizes.channels, sizes.channels)] * 2, (reduced, hidden)):
         raise PublishedModelError("the subsampling has other sizes than expected")

@@ -13,16 +13,16 @@ from model.int8.vectors import LANES
 from model.published.compiled.linears import Linear, LinearTable, Scratch
 from model.published.compiled.zipformer2 import plan as plans
 from model.published.compiled.zipformer2.constants import Floats, require
-from model.published.compiled.zipformer2.embedding import BINS_ROW, FIRST_ROW, PAIR, SECOND_BINS, SECOND_ROW, THIRD_ROW
+from model.published.compiled.zipformer2.embedding import PAIR, THIRD_BIN
 from model.published.compiled.zipformer2.kernels import MASKED
 from model.published.compiled.zipformer2.step import step
 from model.published.compiled.zipformer2.weights import (
     Depthwise,
-    Embedding,
     Layer,
     Stack,
     Zipformer2Weights,
     read_weights,
+    reduced,
 )
 from model.published.contracts import Contract
 from model.published.metadata import Graph
@@ -66,11 +66,12 @@ class Zipformer2Step:
         self.block = BLOCK
         stacks, frames = weights.stacks, weights.frames
         layers = _packed_linears(weights, linears)
-        self._table = LinearTable(layers, rows=max(BLOCK * frames, plans.EMBED_BINS * frames))
+        self._embedding = self._embedding_plan(weights)
+        self._table = LinearTable(layers, rows=max(BLOCK, self._embedding.third_bins) * frames)
         self.result_shape = frames // 2, linears[-1].weight.shape[1]
         widths = [stack.width for stack in stacks]
         self._offset = ALIGNED  # in a stream's state, of the next cache; the number of steps comes first
-        embed_cache = self._cache(plans.SIDE * plans.EMBED_BINS * plans.CHANNELS[2])
+        embed_cache = self._cache(plans.SIDE * self._embedding.third_bins * plans.CHANNELS[2])
         self._stacks = _stack_plans(stacks, self._arrays.keep)
         layer_rows = [
             self._layer(layer, stack, plan)
@@ -99,7 +100,6 @@ class Zipformer2Step:
             downsampling=self._arrays.keep(weights.downsampling),
             mask=self._arrays.keep(mask) + longest * 4,
         )
-        self._embedding = self._embedding_plan(weights.embedding, weights.window)
         self.fresh = np.zeros(self._offset, np.uint8)
         self._offsets, self.work_bytes = self._work_offsets()
         self._plans: dict[int, plans.Plan] = {}
@@ -136,15 +136,25 @@ class Zipformer2Step:
         caches += [stack.taps // 2 * stack.width] * 2
         return [*map(self._arrays.keep, ends + convolved), *map(self._cache, caches)]
 
-    def _embedding_plan(self, embedding: Embedding, window: int) -> plans.EmbeddingPlan:
-        (first, *others), repeats = embedding.convolutions, (SECOND_BINS, plans.EMBED_BINS)
+    def _embedding_plan(self, given: Zipformer2Weights) -> plans.EmbeddingPlan:
+        embedding, bins = given.embedding, given.bins
+        pairs, second = -(-bins // PAIR), reduced(bins)
+        (first, *others), repeats = embedding.convolutions, (second, reduced(second))
         weights = [_pairs(first[0]), *(weight.transpose(2, 3, 1, 0) for weight, _ in others)]
-        biases = [np.tile(first[1], plans.BINS)]
+        biases = [np.tile(first[1], pairs * PAIR)]
         biases += [np.tile(bias, count) for (_, bias), count in zip(others, repeats, strict=True)]
         w0, w1, w2 = map(self._arrays.keep, weights)
         b0, b1, b2 = map(self._arrays.keep, biases)
         return plans.EmbeddingPlan(
-            window=window,
+            window=given.window,
+            bins=bins,
+            pairs=pairs,
+            second_bins=second,
+            third_bins=repeats[1],
+            features_row=4 * LANES * -(-(bins + PAIR + 1) // LANES),  # between zeros
+            first_row=4 * plans.CHANNELS[0] * pairs * PAIR,
+            second_row=4 * plans.CHANNELS[1] * second,
+            third_row=THIRD_BIN * (repeats[1] + 2 * plans.SIDE),  # between bins of zeros
             weights=(w0, w1, w2),
             biases=(b0, b1, b2),
             depthwise=self._arrays.keep(embedding.depthwise[0].transpose(2, 3, 1, 0)),
@@ -167,11 +177,11 @@ class Zipformer2Step:
             lambda s: s.frames * max(2 * s.width, 3 * s.inner, s.heads * (2 * s.query + s.place), s.value_row)
         )
         floats = {
-            "bins": self._embedding.window * BINS_ROW // 4,
-            "first": self._embedding.window * FIRST_ROW // 4,
-            "second": self._embedding.window * SECOND_ROW // 4,
-            "third": (frames + 2 * plans.SIDE) * THIRD_ROW // 4,
-            "convnext": frames * plans.EMBED_BINS * channels,
+            "bins": self._embedding.window * self._embedding.features_row // 4,
+            "first": self._embedding.window * self._embedding.first_row // 4,
+            "second": self._embedding.window * self._embedding.second_row // 4,
+            "third": (frames + 2 * plans.SIDE) * self._embedding.third_row // 4,
+            "convnext": frames * self._embedding.third_bins * channels,
             "embedded": rows * stacks[0].width,
             "entered": rows * sizes.wide,
             "x": rows * sizes.wide,
@@ -194,8 +204,8 @@ def _packed_linears(weights: Zipformer2Weights, linears: Sequence[Linear]) -> li
     """Return the layers as the step uses them: inputs of the embedding by bin, whole vectors of symbols."""
     layers = list(linears)
     out, head = layers[2], layers[-1]
-    by_bin = out.weight.reshape(plans.CHANNELS[2], plans.EMBED_BINS, -1).transpose(1, 0, 2).reshape(out.weight.shape)
-    layers[2] = replace(out, weight=np.ascontiguousarray(by_bin))
+    by_bin = out.weight.reshape(plans.CHANNELS[2], -1, out.weight.shape[1]).transpose(1, 0, 2)
+    layers[2] = replace(out, weight=np.ascontiguousarray(by_bin.reshape(out.weight.shape)))
     missing = -head.weight.shape[1] % LANES
     padding = NO_SYMBOL if weights.log_probs else 0.0
     layers[-1] = replace(

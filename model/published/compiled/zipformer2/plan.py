@@ -23,7 +23,6 @@ from model.published.compiled.linears import (
     quantize_inputs,
 )
 
-BINS, EMBED_BINS = 80, 19
 CHANNELS = (8, 32, 128)  # after each convolution of the embedding
 SIDE = 3  # frames and bins on each side of a tap of the ConvNeXt layer
 FIRST_LINEAR = 3  # row of the table of linear layers: those of the embedding come first
@@ -85,9 +84,21 @@ LAYER_COLUMNS = 21
 
 
 class EmbeddingPlan(NamedTuple):
-    """Addresses of the embedding's weights, and the frames of a window."""
+    """Addresses of the embedding's weights, the frames of a window, and the bins of a frame.
+
+    `bins` are those of the features, in `pairs` for the first convolution; `second_bins` and `third_bins` follow the
+    other two. The rows are the bytes of a frame of features and of a frame after each convolution.
+    """
 
     window: int
+    bins: int
+    pairs: int
+    second_bins: int
+    third_bins: int
+    features_row: int
+    first_row: int
+    second_row: int
+    third_row: int
     weights: tuple[int, int, int]
     biases: tuple[int, int, int]
     depthwise: int

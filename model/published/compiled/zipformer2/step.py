@@ -16,7 +16,6 @@ from model.published.compiled.zipformer2.attention import attend, attend_nonline
 from model.published.compiled.zipformer2.embedding import embed
 from model.published.compiled.zipformer2.kernels import make_chunk_convolution, weighted_sum
 from model.published.compiled.zipformer2.plan import (
-    BINS,
     FIRST_LINEAR,
     LAYER_LINEARS,
     LayerPlan,
@@ -43,7 +42,7 @@ def step(plan: Plan, memory: tuple[int, int, int, int, int], count: int) -> None
     sizes, work = plan.sizes, plan.work
     width = stack_at(plan.constants.stacks, 0).width
     for row in range(count):
-        window = windows + row * plan.embedding.window * BINS * 4
+        window = windows + row * plan.embedding.window * plan.embedding.bins * 4
         out = work.embedded + row * sizes.frames * width * 4
         embed(plan, window, state_of(states, row) + sizes.embed_cache, out)
     x, x_row = work.embedded, width * 4

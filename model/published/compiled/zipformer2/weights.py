@@ -39,7 +39,6 @@ SIZES = (
 """Keys of the metadata with a number for each stack."""
 EMBED_SHAPES = ((8, 1, 3, 3), (32, 8, 3, 3), (128, 32, 3, 3), (128, 1, 7, 7), (384, 128, 1, 1), (128, 384, 1, 1))
 EMBED_STRIDES = ((1, 1), (2, 2), (1, 2))
-EMBED_BINS = 19  # of 80, after the three convolutions
 SWOOSH_SLOPE = 0.08
 OPERATIONS = frozenset(
     (
@@ -109,6 +108,7 @@ class Zipformer2Weights:
     """The whole network; `frames` of 20 ms per step, half as many results."""
 
     window: int
+    bins: int
     frames: int
     embedding: Embedding
     stacks: tuple[Stack, ...]
@@ -131,7 +131,7 @@ def read_weights(source: OnnxGraph, graph: Graph, contract: Contract) -> Zipform
     require(not unknown, f"it has nodes {', '.join(sorted(unknown))}")
     found = GraphConstants(folded)
     frames = contract.shift // 2
-    embedding = _embedding(found)
+    embedding = _embedding(found, contract.window_shape[1])
     stacks = tuple(_stacks(found, graph, frames))
     downsampling = next(found.downsamplings)
     require(downsampling.shape == (2,), "its output frames are not pairs of frames")
@@ -140,10 +140,17 @@ def read_weights(source: OnnxGraph, graph: Graph, contract: Contract) -> Zipform
     require(len(log_softmax) <= 1, "it has several outputs of log-probabilities")
     found.check_empty()
     _check_counts(folded, sum(len(stack.layers) for stack in stacks))
-    return Zipformer2Weights(contract.window, frames, embedding, stacks, downsampling, head, bool(log_softmax))
+    return Zipformer2Weights(
+        *contract.window_shape, frames, embedding, stacks, downsampling, head, log_probs=bool(log_softmax)
+    )
 
 
-def _embedding(found: GraphConstants) -> Embedding:
+def reduced(bins: int) -> int:
+    """Return the number of bins after a convolution of stride 2."""
+    return (bins - 3) // 2 + 1
+
+
+def _embedding(found: GraphConstants, bins: int) -> Embedding:
     convolutions = []
     for shape, strides in zip(EMBED_SHAPES[:3], EMBED_STRIDES, strict=True):
         weight, bias, node = found.convolution(shape, strides)
@@ -153,7 +160,7 @@ def _embedding(found: GraphConstants) -> Embedding:
     depthwise = found.convolution(EMBED_SHAPES[3], (1, 1))
     wide, narrow = (found.convolution(shape, (1, 1)) for shape in EMBED_SHAPES[4:])
     channels = EMBED_SHAPES[3][0]
-    out = found.product("encoder_embed.out", channels * EMBED_BINS, None)
+    out = found.product("encoder_embed.out", channels * reduced(reduced(bins)), None)
     return Embedding(
         tuple(convolutions),
         depthwise[:2],

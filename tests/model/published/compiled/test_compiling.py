@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,14 @@ import pytest
 from model.acoustic import log_probs_of
 from model.errors import PublishedModelError
 from model.published.compiled import compiling
+from model.published.compiled.compiling import PublishedNetwork
 from model.published.compiled.fastconformer.network import FastConformer
 from model.published.metadata import Graph
+from model.published.onnx_file import OnnxFile, external_files
 from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
-from model.published.rows import check_rows
+from model.published.rows import SPEECH, check_rows
+from model.recordings import read_pcm
 from tests.support.networks.probes import make_probe
 
 
@@ -93,15 +97,57 @@ def test_a_graph_with_branches_runs_as_published() -> None:
         OnnxGraph.read(onnx.helper.make_model(graph))
 
 
-def test_weights_in_a_file_of_their_own_and_large_graphs_are_left_to_the_runtime(
-    folder: Path, places: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_weights_in_a_file_of_their_own_are_mapped_and_give_the_same_step(
+    folder: Path, places: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(compiling, "LARGEST_BYTES", 1_000)
-    assert load(folder).verdict == compiling.Verdict(False, "it is larger than 1 GiB")
     apart = tmp_path / "apart"
     apart.mkdir()
     (apart / "tokens.txt").write_bytes((folder / "tokens.txt").read_bytes())
     model = onnx.load(folder / "model.onnx")
     onnx.save(model, apart / "model.onnx", save_as_external_data=True, location="weights", size_threshold=1_024)
-    monkeypatch.undo()
-    assert load(apart).verdict == compiling.Verdict(False, "its weights are in a file of their own")
+    together, found = load(folder), load(apart)
+    assert found.files.data == (apart / "weights",)
+    assert found.compiled is not None
+    assert found.weight_bytes == pytest.approx(together.weight_bytes, rel=0.1)
+    assert found.digest != together.digest
+    audio = [read_pcm(SPEECH, 16_000)[:40_000]]
+    assert log_probs_of(found, audio)[0].tobytes() == log_probs_of(together, audio)[0].tobytes()
+    network = PublishedNetwork.read(found.files)
+    weight = max((linear.weight for linear in network.compiled.linears), key=lambda each: each.size)
+    assert not weight.flags.owndata
+    with (apart / "weights").open("r+b") as file:  # the digest covers the weights
+        file.write(b"\1")
+    assert load(apart).digest != found.digest
+
+
+@pytest.mark.parametrize(
+    ("location", "size", "reason"),
+    [
+        ("nowhere", None, "model.onnx needs the file nowhere next to it, which has its weights"),
+        ("../weights", None, "model.onnx: weights at '../weights', which is not in the folder of the graph"),
+        ("weights", 0.5, "weights does not have the .* bytes of the weights"),
+    ],
+)
+def test_weights_that_are_not_there_are_named(
+    location: str, size: float | None, reason: str, folder: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(folder / "model.onnx")
+    onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=1_024)
+    model = onnx.load(tmp_path / "model.onnx", load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = location if entry.key == "location" else entry.value
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    if size is not None:
+        content = (tmp_path / "weights").read_bytes()
+        (tmp_path / "weights").write_bytes(content[: round(size * len(content))])
+    find: Callable[[Path], object] = external_files if size is None else OnnxFile.read
+    with pytest.raises(PublishedModelError, match=reason):
+        find(tmp_path / "model.onnx")
+
+
+def test_a_file_that_is_cut_off_has_no_other_files(folder: Path, tmp_path: Path) -> None:
+    content = (folder / "model.onnx").read_bytes()
+    for size in (0, 1, 7, len(content) // 2):
+        (tmp_path / "model.onnx").write_bytes(content[:size])
+        assert external_files(tmp_path / "model.onnx") == ()

@@ -17,10 +17,8 @@ import numpy as np
 from .exporting import END, bias, dense, depthwise, gated, layer_norm, part, pointwise, shape, silu, size
 from .graph import FLOAT
 
-MELS = 80
 SUBSAMPLING = 8
 MEAN, DEVIATION = -10.0, 4.0  # of the features of speech
-REDUCED = 11  # of 80 mel bins after three convolutions of stride 2
 DROPPED = 2  # first frames of the subsampling, which overlap the previous chunk
 MASKED = np.float32(-10_000)
 HALF = np.float32(0.5)
@@ -30,6 +28,7 @@ HALF = np.float32(0.5)
 class FastConformer:
     """The sizes in the metadata, and those of the weights."""
 
+    bins: int = 80  # mel bins of a feature frame
     window: int = 25
     shift: int = 16
     layers: int = 2
@@ -47,6 +46,11 @@ class FastConformer:
     def frames(self):
         return self.shift // SUBSAMPLING
 
+    @property
+    def reduced(self):
+        """Mel bins after three convolutions of stride 2."""
+        return ((self.bins // 2 + 1) // 2 + 1) // 2 + 1
+
     def metadata(self, vocabulary):
         """Return the metadata without that of the transducer; `vocabulary` counts the blank, NeMo's does not."""
         values = {"vocab_size": vocabulary - 1, "window_size": self.window, "chunk_shift": self.shift}
@@ -55,7 +59,8 @@ class FastConformer:
         for name, sizes in (("cache_last_channel", channel), ("cache_last_time", time)):
             values |= {f"{name}_dim{place}": size for place, size in enumerate(sizes, 1)}
         values |= {"normalize_type": "", "subsampling_factor": SUBSAMPLING, "version": "1", "model_author": "NeMo"}
-        return values | {"model_type": "EncDecHybridRNNTCTCBPEModel", "comment": "probe"}
+        values |= {"model_type": "EncDecHybridRNNTCTCBPEModel", "comment": "probe"}
+        return values | ({} if self.bins == 80 else {"feat_dim": self.bins})  # older exports do not state it
 
 
 def published(hidden, layers, heads):
@@ -86,7 +91,7 @@ def write_frames(graph, spec):
 
 def write_encoder(graph, spec):
     """Return frames (N, D, T'), and a function that declares the lengths and the states after the output of frames."""
-    signal = graph.input("audio_signal", ["N", MELS, "T"])
+    signal = graph.input("audio_signal", ["N", spec.bins, "T"])
     length = graph.input("length", ["N"], "int64")
     channel_shape = ["N", spec.layers, spec.left, spec.hidden]
     time_shape = ["N", spec.layers, spec.hidden, spec.kept]
@@ -123,7 +128,7 @@ def write_encoder(graph, spec):
 
 
 def subsampling(graph, x, length, spec):
-    """Mel frames (N, T, 80) and their count → frames of 80 ms (N, T', D) and their count, both (N,) int64."""
+    """Mel frames (N, T, F) and their count → frames of 80 ms (N, T', D) and their count, both (N,) int64."""
     channels, lengths = spec.channels, graph("Cast", length, to=FLOAT)
     kernel = graph.weight(channels, 1, 3, 3, scale=1 / 3 / DEVIATION)
     # released weights have learned the features' mean, random ones are given it
@@ -137,7 +142,7 @@ def subsampling(graph, x, length, spec):
         x = graph("Relu", graph("Conv", x, kernel, bias(graph, channels), kernel_shape=[1, 1]))
     x = graph("Transpose", x, perm=[0, 2, 1, 3])  # (N, T', C, F')
     x = graph("Reshape", x, shape(graph, size(graph, x, 0), size(graph, x, 1), -1))
-    inner = channels * REDUCED
+    inner = channels * spec.reduced
     x = dense(graph, x, inner, spec.hidden, scale=(inner * spec.hidden) ** -0.5)  # of unit size after the scaling
     for _ in range(3):
         lengths = graph("Div", graph("Add", lengths, np.float32(0)), np.float32(2))

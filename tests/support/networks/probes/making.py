@@ -65,7 +65,8 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     `size`: "small", or a published number of weights: "22m" and "65m" of zipformer2, "26m" and "109m" of NeMo.
     `changes`: the sizes that the kind's module lists (window, shift, state_dim, …), and `vocabulary` (blank included),
     `tokens` (a style of tokens.py), `space` ("line" or "|", of characters), `suffix` (of the file names, as
-    "-epoch-99-avg-1-chunk-16-left-128"), `quantized` (products of bytes, in a file named int8).
+    "-epoch-99-avg-1-chunk-16-left-128"), `quantized` (products of bytes, in a file named int8), `data` (of the file for
+    the weights of the model or encoder).
     """
     if kind not in FORMATS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
@@ -73,6 +74,7 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     least = 35 if kind == "t-one-ctc" else VOCABULARIES.get(size, 0)
     vocabulary = changes.pop("vocabulary", max(least, LEAST.get(style, 0)))
     names = symbols(kind, style, vocabulary, seed, changes.pop("space", "line"))
+    data = changes.pop("data", None)
     ending, quantized = changes.pop("suffix", ""), changes.pop("quantized", False)
     spec_type, sizes, write = FORMATS[kind]
     unknown = set(changes) - {field.name for field in fields(spec_type)}
@@ -84,7 +86,7 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     models = {role: graphs[role].model(data) for role, data in write(graphs, spec, vocabulary).items()}
     states = tuple(graphs[roles[0]].states)
     calibrate(models, states, kind, spec, blank_of(names))
-    files = save(models, Path(folder), ending + (".int8.onnx" if quantized else ".onnx"))
+    files = save(models, Path(folder), ending + (".int8.onnx" if quantized else ".onnx"), data)
     write_tokens(Path(folder) / "tokens.txt", names)
     return Probe(
         kind=kind,
@@ -103,19 +105,23 @@ def make_probe(kind, folder, *, size="small", seed=0, **changes):
     )
 
 
-def save(models, folder, ending):
-    """Write the model of each role to the folder, which is created; return their paths."""
+def save(models, folder, ending, data=None):
+    """Write the model of each role to the folder, which is created; return their paths.
+
+    `data`: name of a file for the weights of the first one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = {role: folder / (role + ending) for role in models}
-    for role, path in files.items():
-        onnx.save(models[role], path)
+    for place, (role, path) in enumerate(files.items()):
+        apart = {"save_as_external_data": True, "location": data} if data and not place else {}
+        onnx.save(models[role], path, **apart)
     return files
 
 
 def calibrate(models, states, kind, spec, blank):
     """Set the output biases of a model by calibration with a recording."""
     sessions = {role: open_session(model.SerializeToString()) for role, model in models.items()}
-    windows = windows_of(kind, spec.window, spec.shift, getattr(spec, "feature", ""))
+    windows = windows_of(kind, spec.window, spec.shift, getattr(spec, "feature", ""), getattr(spec, "bins", 80))
     role = next(iter(models))
     outputs = run_windows(sessions[role], states, windows)
     if kind not in TRANSDUCERS:

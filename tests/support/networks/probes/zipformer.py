@@ -29,8 +29,6 @@ from .exporting import (
     with_width,
 )
 
-MELS = 80
-EMBEDDED = 19  # bins after the embedding
 EMBED_CHANNELS, EMBED_LEFT = 128, 3
 SPREAD = {"": (-9.0, 4.0), "whisper": (0.0, 0.6)}  # mean and deviation of the features of speech
 
@@ -56,11 +54,17 @@ class Zipformer:
     feedforward_dims: tuple = (24, 32)
     position_size: int = 12
     positions: int = 200  # most frames that the table of relative positions is for
+    bins: int = 80  # mel bins of a feature frame
     window: int = 45
     shift: int = 32
     feature: str = ""
     joiner_dim: int = 24  # these two only for the transducer
     context_size: int = 2
+
+    @property
+    def embedded(self):
+        """Mel bins after the embedding."""
+        return ((self.bins - 3) // 2 - 2) // 2 + 1
 
     @property
     def inner_frames(self):
@@ -148,9 +152,9 @@ class Encoder:
     def hidden(self):
         """Declare the inputs and build all layers; return the output frames (N, T', largest D)."""
         graph, spec = self.graph, self.spec
-        x = graph.input("x", ["N", spec.window, MELS])
+        x = graph.input("x", ["N", spec.window, spec.bins])
         shapes = [self.layer_states(stack, index) for stack, index in self.layers()]
-        embed_shape = ["N", EMBED_CHANNELS, EMBED_LEFT, EMBEDDED]
+        embed_shape = ["N", EMBED_CHANNELS, EMBED_LEFT, spec.embedded]
         graph.input("embed_states", embed_shape)
         graph.input("processed_lens", ["N"], "int64")
         x, kept = self.embedding(x)
@@ -214,8 +218,8 @@ class Encoder:
         kept = part(graph, joined, frames, graph("Add", frames, np.int64(EMBED_LEFT)), 2)
         x = graph("Add", around, self.convnext(joined))
         x = graph("Transpose", x, perm=[0, 2, 1, 3])  # (N, T, 128, 19)
-        x = graph("Reshape", x, shape(graph, size(graph, x, 0), size(graph, x, 1), EMBED_CHANNELS * EMBEDDED))
-        x = dense(graph, x, EMBED_CHANNELS * EMBEDDED, spec.encoder_dims[0])
+        x = graph("Reshape", x, shape(graph, size(graph, x, 0), size(graph, x, 1), EMBED_CHANNELS * spec.embedded))
+        x = dense(graph, x, EMBED_CHANNELS * spec.embedded, spec.encoder_dims[0])
         return bias_norm(graph, x, spec.encoder_dims[0]), kept
 
     def convnext(self, x):
