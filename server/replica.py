@@ -73,7 +73,7 @@ class Replica:
         `terms`: its key terms as they were sent; `lacking`: features that its endpoint does not have. Raises:
         BadParameter, TooManyOpenings.
         """
-        request = request.with_own(self.own_forms, redaction_of(connection))
+        request = request.with_own(self.own_forms, redaction_of(connection), written=model.facts.tokens.written)
         model.check(request, lacking)
         await self.terms.build(self.guard.owner(connection), terms, request.options.keyterms.bias, model.decoder)
         return request

@@ -80,6 +80,15 @@ class Tokens:
         named = (symbol.removeprefix(WORD_START) for symbol in self.symbols if not _NAMED.fullmatch(symbol))
         return "pieces" if any(len(symbol) > 1 for symbol in named) else "characters"
 
+    @property
+    def written(self) -> bool:
+        """Whether they write capitals and punctuation marks, apart from single bytes."""
+        if self.spelling == "byte-level BPE":
+            return False
+        texts = [symbol.removeprefix(WORD_START) for symbol in self.symbols if not _NAMED.fullmatch(symbol)]
+        starts = [text[:1] for text in texts]
+        return "." in texts and "," in texts and any(map(str.isupper, starts)) and any(map(str.islower, starts))
+
     def word(self, numbers: Sequence[int]) -> str:
         """Return the text of one word's symbols, without bytes of incomplete UTF-8 sequences."""
         return b"".join(map(self.texts.__getitem__, numbers)).decode("utf-8", "ignore")

@@ -53,7 +53,7 @@ def external_files(path: Path) -> tuple[Path, ...]:
     """Return the files next to a graph that hold its weights. Raises: PublishedModelError if one does not exist."""
     try:
         model = onnx.load_model_from_string(_split(_mapped(path))[0])
-    except Exception:  # noqa: BLE001  whoever loads it says what is wrong
+    except Exception:  # noqa: BLE001  the loader of the graph reports it
         return ()
     tensors = [each for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL]
     return tuple(dict.fromkeys(_place(path, tensor)[0] for tensor in tensors))

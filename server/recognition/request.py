@@ -26,10 +26,14 @@ class Request:
     style: Style = NO_STYLE
     live: bool = True  # an upload ignores the features of live streams alone
 
-    def with_own(self, own: OwnForms, redact: Collection[Redaction] = ()) -> Self:
-        """Return the request with the operator's own written forms, and with what the client's key always masks."""
+    def with_own(self, own: OwnForms, redact: Collection[Redaction] = (), *, written: bool = False) -> Self:
+        """Return the request with the operator's own written forms, and with what the client's key always masks.
+
+        `written`: the model writes capitals and marks.
+        """
         options = replace(self.options, redact=self.options.redact | frozenset(redact))
         style = self.style.with_own(own, options.redact, settled_only=options.interim_stability == "high")
+        style = replace(style, written=written)
         return replace(self, options=options, style=style)
 
 

@@ -1,10 +1,10 @@
 """Formatting of recognized words: capitals, commas, periods, question marks, digits. Pure.
 
-The model outputs lower-case letters and apostrophes, so formatting is inferred from the words alone, and only on
-request. English finals are tagged by a model (`model.punctuation`). Interim results, whose words must not change, and
-other languages are formatted by conservative rules. The operator's own written forms come into both; a phrase replaces
-a number that it covers whole. Times do not change: a number in digits, or a phrase, lasts from the start of its first
-word to the end of its last.
+Most models output lower-case letters and apostrophes, so formatting is inferred from the words alone, and only on
+request; capitals and marks of a model that writes them are kept instead. English finals are tagged by a model
+(`model.punctuation`). Interim results, whose words must not change, and other languages are formatted by conservative
+rules. The operator's own written forms come into both; a phrase replaces a number that it covers whole. Times do not
+change: a number in digits, or a phrase, lasts from the start of its first word to the end of its last.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from model.punctuation.tagger import shipped_tagger
 from model.text.letters import has_ideographs
 from server.text.line import PAUSE_S, Span
 from server.text.number_words import is_row
+from server.text.own_forms import MARKS as FORM_MARKS
 from server.text.own_forms import NO_OWN_FORMS, OwnForms
 from server.text.redaction_kinds import SHORTEST, Redaction
 from server.text.written_forms import FLUENT, Speech, written_forms
@@ -36,6 +37,7 @@ class Style:
     punctuate: bool = False
     numerals: bool = False
     english: bool = True  # other languages are punctuated by rules only
+    written: bool = False  # the model writes capitals and marks: they are kept, and no others are added
     own: OwnForms = NO_OWN_FORMS
     settled_only: bool = False  # an unfinished segment ends before a phrase of `own` that may be unfinished
 
@@ -43,6 +45,11 @@ class Style:
     def formats(self) -> bool:
         """Whether words are shown in another form than the recognized one."""
         return self.punctuate or self.numerals
+
+    @property
+    def adds_marks(self) -> bool:
+        """Whether capitals and marks are added to the words."""
+        return self.punctuate and not self.written
 
     def with_own(self, own: OwnForms, redact: Collection[Redaction] = (), *, settled_only: bool = False) -> Style:
         """Return this formatting with the operator's own written forms; none where words are shown as recognized.
@@ -73,7 +80,7 @@ class Sentences:
 
     def __init__(self, style: Style) -> None:
         self._style = style
-        self._tagger = shipped_tagger() if style.punctuate and style.english else None
+        self._tagger = shipped_tagger() if style.adds_marks and style.english else None
         # Words of the incomplete sentence at the end of a segment: the last ones for the tagger, the first for rules.
         self.opening: tuple[str, ...] = ()
 
@@ -96,7 +103,7 @@ class Sentences:
 
     def _plain_partial(self, words: Sequence[Word]) -> tuple[FormattedWord, ...]:
         """Return what `format_words` makes of them without written forms, in a fifth of its time."""
-        if not self._style.punctuate:
+        if not self._style.adds_marks:
             return tuple([FormattedWord(word, word.text) for word in words])
         formatted = [FormattedWord(word, capital_i(word.text)) for word in words]
         if words and not self._sentence:
@@ -119,7 +126,7 @@ class Sentences:
         another one its words are digits even where they are small. `pause_s`: of a pause that separates two digits.
         """
         texts = [word.text for word in words]
-        digits = self._style.numerals and self._style.english and is_row(texts)
+        digits = self._style.numerals and self._style.english and is_row([_plain(text) for text in texts])
         speech = Speech(pause_s, continues=digits and self.opening == AFTER_DIGITS)
         sentence, ends = self._sentence, ends and not digits
         if self._tagger is None:
@@ -147,7 +154,7 @@ def format_words(
 
     Never returns more words than given.
     """
-    if style.punctuate and labels is None:
+    if style.adds_marks and labels is None:
         labels = _by_rules([word.text for word in words], opening, ends=ends)
     formatted = []
     for start, end, text, is_own in _written(words, style, speech):
@@ -188,7 +195,7 @@ def _open_words(opening: tuple[str, ...], labels: Sequence[Labeled]) -> tuple[st
 
 def _written(words: Sequence[Word], style: Style, speech: Speech) -> list[tuple[int, int, str, bool]]:
     """Return first word, end (exclusive) and text of each word and written form, in order, and which are own ones."""
-    ours = written_forms(words, english=style.english, speech=speech) if style.numerals else []
+    ours = _numerals(words, style, speech) if style.numerals else []
     own = style.own.spans([word.text for word in words]) if style.own else []
     own = [span for span in own if not any(_cuts(span, our) for our in ours)]
     covered = {at for span in own for at in range(span.start, span.end)}
@@ -200,6 +207,27 @@ def _written(words: Sequence[Word], style: Style, speech: Speech) -> list[tuple[
         pieces.append((span.start, span.end, span.text, is_own))
         done = span.end
     return pieces + [(i, i + 1, words[i].text, False) for i in range(done, len(words))]
+
+
+def _numerals(words: Sequence[Word], style: Style, speech: Speech) -> list[Span]:
+    """Return the written forms of numbers. A mark that the model wrote separates two, as a pause does, and is kept."""
+    if not style.written:
+        return written_forms(words, english=style.english, speech=speech)
+    plain: list[Word] = []
+    marks: list[str] = []
+    later_s = 0.0
+    for word in words:
+        text = _plain(word.text)
+        plain.append(replace(word, text=text, start_s=word.start_s + later_s, end_s=word.end_s + later_s))
+        marks.append(word.text[len(text) :])
+        later_s += speech.pause_s if marks[-1] else 0.0
+    spans = written_forms(plain, english=style.english, speech=speech)
+    return [replace(one, text=one.text.removesuffix(marks[one.end - 1]) + marks[one.end - 1]) for one in spans]
+
+
+def _plain(text: str) -> str:
+    """Return a word without capitals, and without the marks after it."""
+    return text if text.isalpha() and text.islower() else text.rstrip(FORM_MARKS).casefold()
 
 
 def _cuts(span: Span, other: Span) -> bool:

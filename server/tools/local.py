@@ -88,7 +88,7 @@ class LocalTranscriber:
                 lenient_features=replica.settings.lenient_features,
                 english=self._model.english,
             )
-            self._request = request.with_own(replica.own_forms)
+            self._request = request.with_own(replica.own_forms, written=self._model.facts.tokens.written)
             self._model.check(self._request)
         except BadParameter as error:
             raise NotRecognized(str(error)) from error

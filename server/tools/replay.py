@@ -144,7 +144,7 @@ class Replayer:
         replica = await self._replica(Loaded.of(recorded))
         model = _model(setup, replica.models.default)
         own = replica.own_forms if WRITTEN_FORMS in setup.settings else NO_OWN_FORMS
-        request = _request(setup, model).with_own(own)
+        request = _request(setup, model).with_own(own, written=model.facts.tokens.written)
         digests = digests_of(model, request, setup)
         causes = compare_digests(recorded.first.digests, digests) + _forms_differ(setup, replica)
         assert request.form.sample_rate is not None, "of raw samples"

@@ -17,6 +17,13 @@ from tests.support.needs import need_package
 from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import KINDS, make_probe
 
+NEMOTRON = {"bins": 128, "data": "encoder.data", "layers": 6, "hidden": 64, "heads": 4, "left": 70, "kept": 8}
+NEMOTRON |= {"tokens": "written", "vocabulary": 100}
+"""Sizes of NeMo's transducers of 2026, but for fewer layers and narrower ones, and a smaller vocabulary."""
+SEEDS = {8: 3, 16: 3, 56: 4, 112: 4}  # with many symbols, by shift
+STEPS = {
+    f"nemotron-{10 * shift}": {"window": shift + 9, "shift": shift, "seed": seed} for shift, seed in SEEDS.items()
+}
 VARIANTS = {
     "whisper": ("zipformer2-ctc", {"feature": "whisper"}),
     "zipformer-chunk-32": ("zipformer2-ctc", {"window": 77, "shift": 64, "tokens": "byte-bpe"}),
@@ -24,7 +31,7 @@ VARIANTS = {
     "nemo-1040": ("nemo-ctc", {"window": 121, "shift": 112, "tokens": "characters", "vocabulary": 30}),
     "one-symbol-context": ("zipformer2-transducer", {"context_size": 1, "tokens": "chinese"}),
     "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
-    "nemo-128-bins": ("nemo-transducer", {"bins": 128, "data": "encoder.data", "tokens": "bytes"}),
+    **{name: ("nemo-transducer", NEMOTRON | steps) for name, steps in STEPS.items()},
     "zipformer-chinese": ("zipformer2-ctc", {"tokens": "chinese"}),
 }
 VARIANTS |= {kind: (kind, {}) for kind in KINDS}

@@ -1,7 +1,8 @@
-"""The tokens.txt of a probe: invented symbols in the five styles of published models, one per line.
+"""The tokens.txt of a probe: invented symbols in the six styles of published models, one per line.
 
 `style` is "bpe" (pieces, `▁` begins a word), "characters", "bytes" (pieces and all of `<0x00>` to `<0xFF>`), "byte-bpe"
-(icefall's: bytes of UTF-8 as letters from U+0100 on) or "chinese" (single characters).
+(icefall's: bytes of UTF-8 as letters from U+0100 on), "chinese" (single characters) or "written" (pieces, half of them
+with a capital, punctuation marks, and tags of languages).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 SYLLABLES = [first + second for first in "bdfghklmnprstvw" for second in ("a", "e", "i", "o", "u", "an", "er", "ing")]
 LETTERS = "abcdefghijklmnopqrstuvwxyz'абвгдежзийклмнопрстуфхцчшщъыьэюяё"
 CHINESE = [chr(0x4E00 + 7 * place) for place in range(2900)]
+MARKS, TAGS = (".", ",", "?"), ("<en-US>", "<de-DE>", "<ja>")
 SPACES = {"line": "", "|": "|"}  # a line with only a number is the space; some files have "|" instead
 
 
@@ -36,6 +38,7 @@ def symbols(kind, style, vocabulary, seed, space="line"):
         "bytes": lambda count, random: [*(f"<0x{byte:02X}>" for byte in range(256)), *pieces(count - 256, random)],
         "byte-bpe": byte_pieces,
         "chinese": lambda count, _: CHINESE[:count],
+        "written": written_pieces,
     }[style](count, random)
     if len(ordinary) != count:
         raise ValueError(f"style {style} does not have {vocabulary} different symbols")
@@ -66,6 +69,13 @@ def pieces(count, random):
         return "▁" * int(random.integers(2)) + syllables
 
     return ["▁", *distinct(draw, count - 1)] if count > 0 else []
+
+
+def written_pieces(count, random):
+    """Pieces in the writing of a model of many languages: every other one has a capital."""
+    names = [name.replace("▁", "▁ ").title().replace(" ", "") if at % 2 else name
+             for at, name in enumerate(pieces(count - len(MARKS) - len(TAGS), random))]  # fmt: skip
+    return [*names, *MARKS, *TAGS]
 
 
 def byte_letters():
