@@ -98,7 +98,7 @@ def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) 
         outputs = []
         for step in range(audio.shape[1]):
             count = sum(each > step for each in steps)  # the first ones; the others have ended
-            slots.inputs[:count] = audio[:count, step]
+            slots.inputs[:count, : config.step_samples] = audio[:count, step]
             outputs.append(slots.run(range(count)))  # (B, frames_per_step, …)
         for slot, at in enumerate(members):
             found[at] = np.concatenate([rows[slot] for rows in outputs[: steps[slot]]])

@@ -16,6 +16,7 @@ from model.config import BLANK
 from model.ctc.tokens import Tokens
 from model.description import ModelDescription
 from model.machine.device import CPU, Device
+from model.published.prompts import Prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class ModelFacts:
     transducer: bool = False  # its outputs are the symbols that its own search found, not log-probabilities of all
     one_row: bool = False  # its graph takes a batch of one row
     undivided: str = ""  # why a step has one thread though more were asked for; empty if it has them
+    prompts: Prompts | None = None  # languages that a stream may choose; then a step ends with the choice
 
     @classmethod
     def own(cls, config: OwnConfig, digest: str = "", precision: str = "", device: Device = CPU) -> ModelFacts:
@@ -43,6 +45,11 @@ class ModelFacts:
     def published(self) -> bool:
         """Whether others published it: it is not a model of this project."""
         return not isinstance(self.config, OwnConfig)
+
+    @property
+    def row_samples(self) -> int:
+        """Numbers of a step's row: its samples, and 1 + the number of its language if streams may choose one, or 0."""
+        return self.config.step_samples + (self.prompts is not None)
 
     @property
     def own_config(self) -> OwnConfig:
@@ -60,7 +67,7 @@ class Slots(Protocol):
 
     @property
     def inputs(self) -> NDArray[Any]:
-        """(largest, S) int16: rows for the next steps."""
+        """(largest, S) int16: rows for the next steps, of `ModelFacts.row_samples`."""
 
     @property
     def state_bytes(self) -> int:

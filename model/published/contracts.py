@@ -15,13 +15,14 @@ import numpy as np
 from model.errors import PublishedModelError
 from model.published.filter_bank import KALDI, NEMO, WHISPER, Fbank
 from model.published.metadata import Graph
+from model.published.prompts import Prompts
 from model.published.states import StateTensor
 
 FLOAT, HALF, LONG = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)
 TYPES = {FLOAT: "tensor(float)", HALF: "tensor(float16)", LONG: "tensor(int64)"}
 
-Feed = Literal["window", "bins first", "length", "state"]
-"""Content of an input: the window (B, L, F), or (B, F, L); the window's length; the next state."""
+Feed = Literal["window", "bins first", "length", "state", "prompt"]
+"""Content of an input: the window (B, L, F), or (B, F, L); the window's length; the next state; the language."""
 
 ENCODER_SUBSAMPLING = 4  # of all zipformers
 USUAL_BINS, FEWEST_BINS, MOST_BINS = 80, 40, 160  # of the features; the usual ones of graphs that state no number
@@ -44,6 +45,7 @@ class Contract:
     ignored: int = 0
     sample_rate: int = 16_000
     one_row: bool = False
+    prompts: Prompts | None = None  # languages that a stream may choose
 
     @property
     def step_samples(self) -> int:
@@ -98,8 +100,7 @@ def nemo(graph: Graph, kind: str = "nemo-ctc") -> Contract:
         raise PublishedModelError(
             f"{graph.path.name}: features normalized by {normalize!r} need the whole utterance and cannot be streamed"
         )
-    if any(each.name == "prompt_index" for each in graph.inputs):
-        raise PublishedModelError(f"{graph.path.name} needs a language prompt, which is not supported")
+    prompts = _prompts(graph) if any(each.name == "prompt_index" for each in graph.inputs) else None
     channel = tuple(graph.number(f"cache_last_channel_dim{number}") for number in (1, 2, 3))
     time = tuple(graph.number(f"cache_last_time_dim{number}") for number in (1, 2, 3))
     window, shift = graph.number("window_size"), graph.number("chunk_shift")
@@ -109,11 +110,23 @@ def nemo(graph: Graph, kind: str = "nemo-ctc") -> Contract:
         window=window,
         shift=shift,
         subsampling=graph.number("subsampling_factor"),
-        feeds=("bins first", "length", "state", "state", "state"),
+        feeds=("bins first", "length", "state", "state", "state", *(("prompt",) if prompts else ())),
         states=(StateTensor(channel, FLOAT), StateTensor(time, FLOAT), StateTensor((), LONG)),
         fbank=replace(NEMO, bins=bins_of(graph, axis=1)),
         ignored=1,  # the length of the result
+        prompts=prompts,
     )
+
+
+def _prompts(graph: Graph) -> Prompts:
+    """Raises: PublishedModelError."""
+    dictionary = graph.metadata.get("prompt_dictionary")
+    if dictionary is None:
+        raise PublishedModelError(f"{graph.path.name} has no 'prompt_dictionary' in its metadata")
+    try:
+        return Prompts.read(dictionary, graph.metadata.get("auto_prompt_id"))
+    except ValueError as error:
+        raise PublishedModelError(f"{graph.path.name}: 'prompt_dictionary' in the metadata: {error}") from error
 
 
 def t_one(graph: Graph) -> Contract:
@@ -208,7 +221,7 @@ def expected_inputs(contract: Contract) -> list[tuple[str, tuple[int | None, ...
                 found.append((window, (batch, *shape)))
             case "bins first":
                 found.append((window, (batch, *reversed(shape))))
-            case "length":
+            case "length" | "prompt":
                 found.append(("tensor(int64)", (batch,)))
             case "state":
                 state = next(states)

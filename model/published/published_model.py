@@ -159,6 +159,7 @@ class PublishedModel:
             transducer=self.transducer is not None,
             one_row=self.contract.one_row and self.compiled is None,
             undivided=self.undivided,
+            prompts=self.contract.prompts,
         )
 
     @property
@@ -190,6 +191,7 @@ class PublishedModel:
             None if self.transducer is None else self.transducer.over(capacity),
             searched_alone=tile_rows is not None and self.transducer is not None and self.transducer.rows.dependent,
             step_samples=self.config.step_samples,
+            prompts=self.contract.prompts,
             bins_first=self.bins_first,
             capacity=capacity,
             largest=largest,

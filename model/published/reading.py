@@ -108,7 +108,7 @@ def description_of(files: PublishedFiles, contract: Contract, frames: int, diges
         name=files.folder.resolve().name,
         version=digest[:12],
         architecture=contract.kind,
-        languages=languages_of(files.folder.resolve().name),
+        languages=languages_of(files.folder.resolve().name) if contract.prompts is None else contract.prompts.languages,
         sample_rate=contract.sample_rate,
         window=contract.window,
         shift=contract.shift,

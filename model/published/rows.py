@@ -104,6 +104,6 @@ def _outputs(slots: Slots, audio: NDArray[np.int16], members: Sequence[int]) -> 
         slots.reset(slot)
     found = []
     for step in range(audio.shape[1]):
-        slots.inputs[: len(members)] = audio[:, step]
+        slots.inputs[: len(members), : audio.shape[2]] = audio[:, step]
         found.append(slots.run(members))
     return np.concatenate(found, axis=1)

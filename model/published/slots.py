@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from model.published.compiled.slots import CompiledSlots
 from model.published.features import Windows
+from model.published.prompts import Prompts
 from model.published.stepping import GraphSlots
 from model.published.transducer import TransducerSearch
 
@@ -30,12 +31,15 @@ class PublishedSlots:
         *,
         searched_alone: bool = False,
         step_samples: int,
+        prompts: Prompts | None = None,
         bins_first: bool,
         capacity: int,
         largest: int,
     ) -> None:
         self.capacity = capacity
-        self.inputs: NDArray[Any] = np.zeros((min(largest, capacity), step_samples), np.int16)
+        row = step_samples + (prompts is not None)  # the last number chooses the language
+        self.inputs: NDArray[Any] = np.zeros((min(largest, capacity), row), np.int16)
+        self._samples, self._prompts = step_samples, prompts
         self._windows, self._graph, self._search = windows, graph, search
         self._bins_first = bins_first  # in the encoder's output
         self._searched_alone = searched_alone  # whether the search runs row by row
@@ -51,17 +55,17 @@ class PublishedSlots:
     def warm_up_step(self, rows: int) -> None:
         """Run a batch of this many complete windows of silence; afterwards the states are undefined."""
         slots = np.arange(rows)
-        self._windows.push(slots, np.zeros((rows, self.inputs.shape[1]), np.int16))
-        self._step(slots, self._windows.fill(rows))
+        self._windows.push(slots, np.zeros((rows, self._samples), np.int16))
+        self._step(slots, self._windows.fill(rows), self._chosen(slots))
 
     def run(self, slots: Sequence[int]) -> Outputs:
         """Step these slots on the first rows of `inputs`; see `batching.SlotModel`."""
         indices = np.asarray(slots, np.int64)
-        ready, windows = self._windows.push(indices, self.inputs[: len(indices)])
+        ready, windows = self._windows.push(indices, self.inputs[: len(indices), : self._samples])
         whole = len(ready) == len(indices)
         if not len(ready):
             return np.zeros((len(indices), *self.output_shape), np.float32)
-        found = self._step(indices if whole else indices[ready], windows)
+        found = self._step(indices if whole else indices[ready], windows, self._chosen(ready))
         if whole:
             return found
         outputs = np.zeros((len(indices), *found.shape[1:]), np.float32)
@@ -77,8 +81,15 @@ class PublishedSlots:
         frames = result[1] if self._bins_first else result[0]
         return frames, self._search.symbols_per_frame, 2
 
-    def _step(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> Outputs:
-        results = self._graph.run(slots, windows)
+    def _chosen(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the numbers of the languages of these rows of `inputs`: the automatic one if none is chosen."""
+        if self._prompts is None:
+            return None
+        chosen = self.inputs[rows, self._samples].astype(np.int64) - 1
+        return np.where((chosen >= 0) & (chosen < self._prompts.count), chosen, self._prompts.automatic)
+
+    def _step(self, slots: NDArray[np.int64], windows: NDArray[Any], prompts: NDArray[np.int64] | None) -> Outputs:
+        results = self._graph.run(slots, windows, prompts)
         if self._search is None:
             return results
         encoded = results.transpose(0, 2, 1) if self._bins_first else results  # (R, T, D)

@@ -54,21 +54,28 @@ class GraphSlots:
         ]
         self._pool = ThreadPoolExecutor(self._threads - 1, "graph") if self._threads > 1 else None
 
-    def run(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> NDArray[np.float32]:
-        """Step the streams in these slots by one window, (R, L, F) or (R, S, 1). Returns: (R, …) in new memory."""
+    def run(
+        self, slots: NDArray[np.int64], windows: NDArray[Any], prompts: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float32]:
+        """Step the streams in these slots by one window, (R, L, F) or (R, S, 1). Returns: (R, …) in new memory.
+
+        `prompts`: numbers of their languages, (R,); None: 0.
+        """
+        prompts = np.zeros(len(slots), np.int64) if prompts is None else prompts
         results = np.empty((len(slots), *self.result_shape), np.float32)
         parts = self._parts(len(slots))
         if self._pool is None or parts == 1:
-            self._runs[0].run(slots, windows, results)
+            self._runs[0].run(slots, windows, prompts, results)
             return results
         borders = [len(slots) * part // parts for part in range(parts + 1)]
         pieces = [slice(first, last) for first, last in itertools.pairwise(borders)]
         others = [
-            self._pool.submit(run.run, slots[piece], windows[piece], results[piece])
+            self._pool.submit(run.run, slots[piece], windows[piece], prompts[piece], results[piece])
             for run, piece in zip(self._runs[1:], pieces[1:], strict=False)
         ]
         try:
-            self._runs[0].run(slots[pieces[0]], windows[pieces[0]], results[pieces[0]])
+            first = pieces[0]
+            self._runs[0].run(slots[first], windows[first], prompts[first], results[first])
         finally:
             wait(others)  # before the next batch uses their memory
         for other in others:
@@ -108,15 +115,23 @@ class BoundGraph:
         self._window = np.zeros((largest, *(size for size in shape[1:] if size is not None)), ELEMENTS[kind])
         self._result = np.zeros((largest, *result), np.float32)
         self._lengths = np.full(largest, contract.window, np.int64)
+        self._prompts = np.zeros(largest, np.int64)
         self._bound = functools.lru_cache(maxsize=None)(self._bind)
 
-    def run(self, slots: NDArray[np.int64], windows: NDArray[Any], results: NDArray[np.float32]) -> None:
+    def run(
+        self,
+        slots: NDArray[np.int64],
+        windows: NDArray[Any],
+        prompts: NDArray[np.int64],
+        results: NDArray[np.float32],
+    ) -> None:
         """Step the streams in these slots by one window, (R, L, F) or (R, S, 1), and fill `results`, (R, …)."""
         for first in range(0, len(slots), self._largest):
             members = slots[first : first + self._largest]
             count = len(members)
             part = windows[first : first + count]
             self._window[:count] = part.transpose(0, 2, 1) if "bins first" in self._contract.feeds else part
+            self._prompts[:count] = prompts[first : first + count]
             rows = max(count, self._least)
             self._window[count:rows] = 0
             self._states.gather(np.append(members, [self._scratch] * (rows - count)) if rows > count else members)
@@ -130,6 +145,8 @@ class BoundGraph:
                 return self._window[:rows]
             case "length":
                 return self._lengths[:rows]
+            case "prompt":
+                return self._prompts[:rows]
             case "state":
                 return states.pop(0)
 

@@ -120,8 +120,9 @@ class PublishedNetwork:
         published = Graph.of(files.network, self.source)
         shape = check_graph(published, contract)
         windows = speech_windows(files, contract, frames=step.result_shape[0])
-        expected = results_of(GraphSlots(published, contract, shape, capacity=ROWS, largest=ROWS), windows)
-        results = results_of(CompiledSlots(step, capacity=ROWS), windows)
+        prompts = None if contract.prompts is None else np.linspace(0, contract.prompts.count - 1, ROWS, dtype=np.int64)
+        expected = results_of(GraphSlots(published, contract, shape, capacity=ROWS, largest=ROWS), windows, prompts)
+        results = results_of(CompiledSlots(step, capacity=ROWS), windows, prompts)
         if results.shape != expected.shape:  # frames come first
             results = results.swapaxes(-1, -2)
         noise = noise_of(expected, results)
@@ -193,14 +194,16 @@ def speech_windows(files: PublishedFiles, contract: Contract, *, frames: int) ->
 class Steps(Protocol):
     """Slots that run windows: `GraphSlots` or `CompiledSlots`."""
 
-    def run(self, slots: NDArray[np.int64], windows: NDArray[Any], /) -> NDArray[np.float32]:
+    def run(
+        self, slots: NDArray[np.int64], windows: NDArray[Any], prompts: NDArray[np.int64] | None = None, /
+    ) -> NDArray[np.float32]:
         """Step slots by one window each."""
         ...
 
 
-def results_of(slots: Steps, windows: NDArray[Any]) -> NDArray[np.float32]:
-    """Run windows (W, B, …) of B new streams. Returns: (W, B, …)."""
-    return np.stack([slots.run(np.arange(windows.shape[1]), window) for window in windows])
+def results_of(slots: Steps, windows: NDArray[Any], prompts: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+    """Run windows (W, B, …) of B new streams, of these languages. Returns: (W, B, …)."""
+    return np.stack([slots.run(np.arange(windows.shape[1]), window, prompts) for window in windows])
 
 
 def noise_of(reference: NDArray[np.float32], results: NDArray[np.float32]) -> float:

@@ -39,11 +39,12 @@ class CompiledStep(Protocol):
         """Size of the weights that a step reads."""
         ...
 
-    def run(self, work: int, memory: tuple[int, int, int, int, int], count: int) -> None:
+    def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int) -> None:
         """Step `count` streams, with work space at the address `work`.
 
         `memory`: addresses of the windows (count, L, F) float32, of the slots (count,) int64, of the slab of states,
-        the bytes from one state to the next, and the address of the results (count, …) float32.
+        the bytes from one state to the next, and the addresses of the results (count, …) float32 and of the numbers of
+        the streams' languages (count,) int64.
         """
         ...
 
@@ -81,8 +82,14 @@ class CompiledSlots:
         self._works = [aligned(step.work_bytes) for _ in range(threads)]
         self._pool = ThreadPoolExecutor(threads - 1, "compiled") if threads > 1 else None
 
-    def run(self, slots: NDArray[np.int64], windows: NDArray[Any]) -> NDArray[np.float32]:
-        """Step the streams in these slots by one window, (R, L, F). Returns: (R, …) in new memory."""
+    def run(
+        self, slots: NDArray[np.int64], windows: NDArray[Any], prompts: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float32]:
+        """Step the streams in these slots by one window, (R, L, F). Returns: (R, …) in new memory.
+
+        `prompts`: numbers of their languages, (R,); None: 0.
+        """
+        chosen = np.zeros(len(slots), np.int64) if prompts is None else np.ascontiguousarray(prompts, np.int64)
         slots, windows = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(windows, np.float32)
         count, results = len(slots), np.empty((len(slots), *self.result_shape), np.float32)
         parts = min(len(self._works), count)
@@ -97,6 +104,7 @@ class CompiledSlots:
                     self.states.slab.ctypes.data,
                     self.states.stride,
                     results[first:].ctypes.data,
+                    chosen[first:].ctypes.data,
                 )
                 self._step.run(self._works[part].ctypes.data, memory, last - first)
 

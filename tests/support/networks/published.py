@@ -16,14 +16,14 @@ from server.tools.sherpa import FACTORIES
 from tests.support.needs import need_package
 from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import KINDS, make_probe
+from tests.support.networks.probes.tokens import TAGS
 
 NEMOTRON = {"bins": 128, "data": "encoder.data", "layers": 6, "hidden": 64, "heads": 4, "left": 70, "kept": 8}
 NEMOTRON |= {"tokens": "written", "vocabulary": 100}
 """Sizes of NeMo's transducers of 2026, but for fewer layers and narrower ones, and a smaller vocabulary."""
 SEEDS = {8: 3, 16: 3, 56: 4, 112: 4}  # with many symbols, by shift
-STEPS = {
-    f"nemotron-{10 * shift}": {"window": shift + 9, "shift": shift, "seed": seed} for shift, seed in SEEDS.items()
-}
+STEPS = {f"nemotron-{10 * shift}": {"window": shift + 9, "shift": shift, "seed": seed} for shift, seed in SEEDS.items()}
+PROMPTED = NEMOTRON | {"left": 56, "prompts": 16}
 VARIANTS = {
     "whisper": ("zipformer2-ctc", {"feature": "whisper"}),
     "zipformer-chunk-32": ("zipformer2-ctc", {"window": 77, "shift": 64, "tokens": "byte-bpe"}),
@@ -32,6 +32,7 @@ VARIANTS = {
     "one-symbol-context": ("zipformer2-transducer", {"context_size": 1, "tokens": "chinese"}),
     "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
     **{name: ("nemo-transducer", NEMOTRON | steps) for name, steps in STEPS.items()},
+    "nemotron-languages": ("nemo-transducer", PROMPTED | {"window": 41, "shift": 32, "seed": 3}),
     "zipformer-chinese": ("zipformer2-ctc", {"tokens": "chinese"}),
 }
 VARIANTS |= {kind: (kind, {}) for kind in KINDS}
@@ -87,10 +88,10 @@ def recognize(model, recordings):
 
 
 def shown(model, symbols):
-    """Return symbols as shown by sherpa-onnx: printable bytes and spaces as text, no `<unk>` of a transducer."""
+    """Return symbols as shown by sherpa-onnx: printable bytes and spaces as text, no `<unk>` and tags of a transducer."""
     names = [model.tokens.symbols[symbol] for symbol in symbols]
     if model.transducer is not None:
-        names = [name for name in names if name != "<unk>"]
+        names = [name for name in names if name != "<unk>" and name not in TAGS]
     if any("ā" in name or "ĺ" in name for name in model.tokens.symbols):  # byte-level BPE is shown unchanged
         return names
     names = [" " + name[1:] if name.startswith("▁") else name for name in names]
@@ -107,10 +108,12 @@ def sherpa(variant):
     return factory(tokens=str(probe.tokens), **options, **files)
 
 
-def reference(variant, pcm):
+def reference(variant, pcm, language=None):
     """Return sherpa-onnx's symbols and their times in seconds of audio: it halves those of NeMo's CTC models."""
     model, engine = model_of(variant), sherpa(variant)
     rate, stream = model.config.sample_rate, engine.create_stream()
+    if language is not None:
+        stream.set_option("language", language)
     silence = np.zeros(int(tail_s(model) * rate), np.float32)
     stream.accept_waveform(rate, np.concatenate([np.asarray(pcm, np.int16).astype(np.float32) / 32768, silence]))
     stream.input_finished()
@@ -118,6 +121,13 @@ def reference(variant, pcm):
         engine.decode_stream(stream)
     factor = 2.0 if probe_of(variant).kind == "nemo-ctc" else 1.0
     return list(engine.tokens(stream)), [factor * at for at in engine.timestamps(stream)]
+
+
+def padded(config, pcm):
+    """Return the steps of a recording, (N, S), with its lead and the silence of its flush."""
+    steps = np.zeros((config.steps_of(len(pcm)), config.step_samples), np.int16)
+    steps.reshape(-1)[config.lead_samples :][: len(pcm)] = pcm
+    return steps
 
 
 def at_rate(model, pcm):

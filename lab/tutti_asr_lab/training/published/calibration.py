@@ -143,6 +143,9 @@ def _feeds(graph: Graph, contract: Contract, window: Any, states: Sequence[NDArr
                 feeds[declared.name] = np.full(len(window), contract.window, np.int64)
             case "state":
                 feeds[declared.name] = next(remaining)
+            case "prompt":
+                assert contract.prompts is not None
+                feeds[declared.name] = np.full(len(window), contract.prompts.automatic, np.int64)
             case "bins first":
                 feeds[declared.name] = np.ascontiguousarray(window.transpose(0, 2, 1))
             case _:

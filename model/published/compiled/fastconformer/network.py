@@ -37,10 +37,11 @@ class FastConformer:
 
     @cached_property
     def linears(self) -> Sequence[Linear]:
-        """Linear layers: those of the subsampling, those of each layer, and the output layer."""
+        """Linear layers: those of the subsampling, those of each layer, of the languages, and the output layer."""
         weights = self.weights
         head = [] if weights.head is None else [weights.head]
-        return [*weights.subsampling, *(linear for layer in weights.layers for linear in layer.linears), *head]
+        layers = (linear for layer in weights.layers for linear in layer.linears)
+        return [*weights.subsampling, *layers, *weights.prompt, *head]
 
     def step(self, linears: Sequence[Linear]) -> FastConformerStep:
         """Return the compiled step with these linear layers, in the order of `linears`."""
@@ -70,7 +71,7 @@ class FastConformerStep:
         """Size of the weights that a step reads."""
         return self._arrays.nbytes + self._subsampling.weight_bytes + self._linears.weight_bytes
 
-    def run(self, work: int, memory: tuple[int, int, int, int, int], count: int) -> None:
+    def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int) -> None:
         """Step `count` streams; see `CompiledStep.run`."""
         if work not in self._works:
             self._works[work] = self._work(work)
@@ -97,6 +98,7 @@ class FastConformerStep:
             taps=sizes.taps,
             outputs=sizes.outputs,
             padded_outputs=0 if head is None else head.weight.shape[1],
+            prompts=sizes.prompts,
         )
 
     def _constants(self, weights: FastConformerWeights) -> Constants:
@@ -170,11 +172,12 @@ class FastConformerStep:
             "reduced": rows * plan.fewest * sizes.channels * 4,
             "x": rows * hidden,
             "normed": rows * hidden,
-            "wide": rows * max(2 * hidden, plan.padded_outputs * 4),
+            "wide": rows * max(2 * hidden, plan.padded_outputs * 4, hidden + sizes.prompts * 4),
             **dict.fromkeys(("query", "key", "value", "content", "position"), rows * hidden),
             "place_scores": sizes.heads * rows * plan.places * 4,
             "scores": max(sizes.frames * plan.ring * 4, hidden),
             "joined": (sizes.taps - 1 + sizes.frames) * hidden,
+            "prompted": rows * sizes.prompted * 4,
         }
         for name, table in (("subsampling", self._subsampling), ("scratch", self._linears)):
             parts |= {f"{name}.{part}": size for part, size in zip(Scratch._fields, table.scratch_bytes, strict=True)}

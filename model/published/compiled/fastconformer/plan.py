@@ -43,6 +43,7 @@ class Dimensions(NamedTuple):
     taps: int
     outputs: int  # of a frame; padded to `padded_outputs`, which is 0 without an output layer
     padded_outputs: int
+    prompts: int  # languages that a stream may choose, 0: none
 
 
 class Constants(NamedTuple):
@@ -86,6 +87,7 @@ class Work(NamedTuple):
     place_scores: int
     scores: int
     joined: int
+    prompted: int
     scratch: Scratch
 
 

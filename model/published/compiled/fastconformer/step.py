@@ -36,6 +36,7 @@ from model.published.compiled.linears import (
     NO_ACTIVATION,
     RELU,
     SILU,
+    VECTORS,
     Scratch,
     add_linear,
     apply_linear,
@@ -86,9 +87,9 @@ def per_channel(v: Vectors, image: Any, stride: Any, weights: Any, bias: Any, ou
 
 
 @entry_point
-def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: int) -> None:
+def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int, int], count: int) -> None:
     """Advance `count` streams by one window; `memory` as in `CompiledStep.run`."""
-    windows, slots, slab, stride, out = memory
+    windows, slots, slab, stride, out, prompts = memory
     sizes = plan.sizes
     slot_of = int64_at(slots)
     for row in range(count):
@@ -101,7 +102,10 @@ def step(plan: Plan, work: Work, memory: tuple[int, int, int, int, int], count: 
         _convolution(plan, work, layer, (slots, slab, stride), count)
         _feed_forward(plan, work, layer, 3, count)
         normalize(plan, work, layer, 4, count, work.x)
-    _outputs(plan, work, count, out)
+    if sizes.prompts > 0:
+        _choose_language(plan, work, count, prompts, out)
+    else:
+        _outputs(plan, work, count, out)
     for row in range(count):
         int64_at(slab + slot_of[row] * stride)[0] += sizes.frames
 
@@ -219,6 +223,27 @@ def _convolution(plan: Plan, work: Work, layer: int, states: tuple[int, int, int
             kernels.silu_row(out, vectors)
         int8_kernels.copy_bytes(cache, work.joined + sizes.frames * width, kept)
     add_linear(layer_linear(plan, layer, MIXED), work.normed, width, rows, work.scratch, work.x)
+
+
+@compiled
+def _choose_language(plan: Plan, work: Work, count: int, prompts: int, out: int) -> None:
+    """Write the frames for each stream's language: two layers over the frame and a one for the language."""
+    sizes, first = plan.sizes, plan.sizes.layers * LINEARS
+    wide, width = (sizes.hidden + sizes.prompts) * 4, sizes.hidden * 4
+    chosen = int64_at(prompts)
+    for row in range(count):
+        for frame in range(row * sizes.frames, (row + 1) * sizes.frames):
+            place = work.wide + frame * wide
+            int8_kernels.copy_bytes(place, work.x + frame * width, width)
+            languages = float32_at(place + width)
+            for language in range(sizes.prompts):
+                languages[language] = 0.0
+            languages[chosen[row]] = 1.0
+    linear = linear_at(plan.constants.linears, first)
+    inner, rows = linear[VECTORS] * ROW, count * sizes.frames
+    apply_linear(linear, RELU, work.wide, wide, rows, work.scratch, work.prompted, inner)
+    linear = linear_at(plan.constants.linears, first + 1)
+    apply_linear(linear, NO_ACTIVATION, work.prompted, inner, rows, work.scratch, out, width)
 
 
 @compiled

@@ -72,6 +72,8 @@ class Sizes:
     left: int
     taps: int
     outputs: int
+    prompts: int  # languages that a stream may choose, and outputs of the first layer that reads the choice
+    prompted: int
     scale: float  # of the frames after the subsampling
 
 
@@ -85,6 +87,7 @@ class FastConformerWeights:
     layers: tuple[Layer, ...]
     positions: Floats  # (2 P - 1, D): sines and cosines of relative positions P - 1 … 1 - P
     head: Linear | None
+    prompt: tuple[Linear, ...] = ()  # two layers over a frame and a one for the language
 
 
 def read_weights(graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastConformerWeights:
@@ -101,6 +104,11 @@ def read_weights(graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastC
         raise PublishedModelError(f"{len(placed)} products project positions, not one in each of {layers} layers")
     read = tuple(_layer(f"layer {number}", found, placed[number]) for number in range(layers))
     rest = found.rest()
+    prompt: tuple[Linear, ...] = ()
+    if contract.prompts is not None:
+        prompt, rest = tuple(_linear(f"languages {place}", each) for place, each in enumerate(rest)), []
+        if len(prompt) != 2 or any(each.kind != "product" for each in found.rest()):
+            raise PublishedModelError(f"{len(prompt)} operations with weights follow the layers, not two for languages")
     if len(rest) > 1 or any(each.kind != "product" for each in rest):
         raise PublishedModelError(f"{len(rest)} operations with weights follow the layers")
     sizes = Sizes(
@@ -115,6 +123,8 @@ def read_weights(graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastC
         left=left,
         taps=taps,
         outputs=rest[0].weight.shape[1] if rest else hidden,
+        prompts=prompt[0].weight.shape[0] - hidden if prompt else 0,
+        prompted=prompt[0].weight.shape[1] if prompt else 0,
         scale=_scale(graph, hidden),
     )
     weights = FastConformerWeights(
@@ -124,8 +134,11 @@ def read_weights(graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastC
         read,
         _positions(graph, sizes),
         _linear("outputs", _padded(rest[0])) if rest else None,
+        prompt,
     )
     _check(weights)
+    if contract.prompts is not None and contract.prompts.count > sizes.prompts:
+        raise PublishedModelError(f"it has room for {sizes.prompts} languages, not for {contract.prompts.count}")
     return weights
 
 
@@ -324,6 +337,8 @@ def _check(weights: FastConformerWeights) -> None:
     first, second, last = (each.weight.shape for each in weights.subsampling)
     if (first, second, last) != (*[(sizes.channels, sizes.channels)] * 2, (reduced, hidden)):
         raise PublishedModelError("the subsampling has other sizes than expected")
+    if weights.prompt and weights.prompt[1].weight.shape != (sizes.prompted, hidden):
+        raise PublishedModelError("the layers of the languages have other sizes than expected")
     if sizes.left % sizes.frames:
         raise PublishedModelError(f"{sizes.left} cached frames are no multiple of the {sizes.frames} of a step")
     if sizes.frames > sizes.subsampled:

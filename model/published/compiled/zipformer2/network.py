@@ -109,7 +109,7 @@ class Zipformer2Step:
         """Size of the weights that a step reads, in bytes."""
         return self._table.weight_bytes + self._arrays.nbytes
 
-    def run(self, work: int, memory: tuple[int, int, int, int, int], count: int) -> None:
+    def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int) -> None:
         """Step `count` streams; see `CompiledStep.run`."""
         if work not in self._plans:
             places = {name: work + offset for name, offset in self._offsets.items()}

@@ -35,9 +35,9 @@ _narrow_convolution = make_chunk_convolution(1)
 
 
 @entry_point
-def step(plan: Plan, memory: tuple[int, int, int, int, int], count: int) -> None:
+def step(plan: Plan, memory: tuple[int, int, int, int, int, int], count: int) -> None:
     """Step `count` streams; `memory`: see `CompiledStep.run`."""
-    windows, slots, slab, stride, results = memory
+    windows, slots, slab, stride, results, _ = memory
     states = (slots, slab, stride)
     sizes, work = plan.sizes, plan.work
     width = stack_at(plan.constants.stacks, 0).width

@@ -48,6 +48,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "many frames a step": {"kind": "nemo-ctc", **SMALL, "window": 121, "shift": 112, "left": 28},
     "encoder": {"kind": "nemo-transducer", **SMALL},
     "many bins": {"kind": "nemo-transducer", **SMALL, "bins": 128, "data": "encoder.data"},
+    "languages": {"kind": "nemo-transducer", **SMALL, "bins": 128, "prompts": 16},
     "few bins": {"kind": "nemo-ctc", **SMALL, "bins": 45},
     "frames of a transducer": {
         "kind": "zipformer2-transducer",

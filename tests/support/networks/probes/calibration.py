@@ -81,9 +81,10 @@ def zero_states(session, states, batch=1):
 
 
 def host_values(session, window):
-    """Return the inputs other than window and states: NeMo's length."""
-    has_length = any(entry.name == "length" for entry in session.get_inputs())
-    return {"length": np.full(len(window), window.shape[2], np.int64)} if has_length else {}
+    """Return the inputs other than window and states: NeMo's length, and the language that is found automatically."""
+    names = {entry.name for entry in session.get_inputs()}
+    length = {"length": np.full(len(window), window.shape[2], np.int64)} if "length" in names else {}
+    return length | ({"prompt_index": np.full(len(window), 9, np.int64)} if "prompt_index" in names else {})
 
 
 def run_windows(session, states, windows, *, zeroed=()):

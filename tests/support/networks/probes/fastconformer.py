@@ -10,6 +10,7 @@ Source: NeMo's ConformerEncoder, ConvSubsampling, ConformerLayer and RelPosition
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ MEAN, DEVIATION = -10.0, 4.0  # of the features of speech
 DROPPED = 2  # first frames of the subsampling, which overlap the previous chunk
 MASKED = np.float32(-10_000)
 HALF = np.float32(0.5)
+LANGUAGES = {"en-US": 0, "en-GB": 1, "de-DE": 2, "ja-JP": 4, "pt-BR": 5, "pt-PT": 6, "auto": 9}  # of prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class FastConformer:
     feedforward: int = 64
     channels: int = 16  # of the subsampling's convolutions
     positions: int = 100  # most frames that the table of relative positions is for
+    prompts: int = 0  # languages that the graph has room for; 0: it takes none
     pred_rnn_layers: int = 1  # these two only for the transducer
     pred_hidden: int = 16
 
@@ -60,6 +63,8 @@ class FastConformer:
             values |= {f"{name}_dim{place}": size for place, size in enumerate(sizes, 1)}
         values |= {"normalize_type": "", "subsampling_factor": SUBSAMPLING, "version": "1", "model_author": "NeMo"}
         values |= {"model_type": "EncDecHybridRNNTCTCBPEModel", "comment": "probe"}
+        if self.prompts:
+            values |= {"prompt_dictionary": json.dumps(LANGUAGES), "auto_prompt_id": LANGUAGES["auto"]}
         return values | ({} if self.bins == 80 else {"feat_dim": self.bins})  # older exports do not state it
 
 
@@ -85,8 +90,21 @@ def write_ctc(graph, spec, vocabulary):
 def write_frames(graph, spec):
     """The graph of an encoder of a nemo-transducer."""
     x, give_states = write_encoder(graph, spec)
+    if spec.prompts:
+        x = for_language(graph, spec, x)
     graph.output(x, "outputs", ["N", spec.hidden, spec.frames])
     give_states()
+
+
+def for_language(graph, spec, x):
+    """Project frames (N, D, T') with a one for the language of each stream joined to them."""
+    chosen = graph("OneHot", graph.input("prompt_index", ["N"], "int64"), np.int64(spec.prompts), np.float32([0, 1]))
+    x = graph("Transpose", x, perm=[0, 2, 1])  # (N, T', D)
+    rows = shape(graph, size(graph, x, 0), size(graph, x, 1), spec.prompts)
+    joined = graph("Concat", x, graph("Expand", graph("Unsqueeze", chosen, [1]), rows), axis=-1)
+    hidden, wide = spec.hidden, spec.hidden + spec.prompts
+    inner = graph("Relu", dense(graph, joined, wide, 2 * hidden, scale=2 * wide**-0.5))
+    return graph("Transpose", dense(graph, inner, 2 * hidden, hidden, scale=(2 * hidden) ** -0.5), perm=[0, 2, 1])
 
 
 def write_encoder(graph, spec):
