@@ -224,9 +224,10 @@ class TransducerDecoder(GreedyDecoder):
     kind = "transducer"
 
     def __init__(self, tokens: Tokens, frame_s: float) -> None:
-        """As `GreedyDecoder`; the symbol `<unk>` writes nothing."""
+        """As `GreedyDecoder`; the symbol `<unk>` writes nothing, and a tag of a language marks the words before it."""
         super().__init__(tokens, frame_s)
         self._unknown = tokens.symbols.index("<unk>") if "<unk>" in tokens.symbols else -1
+        self._tags = tokens.tags
 
     def advance(self, states: Sequence[GreedyState], log_probs: NDArray[np.float32]) -> None:
         """Add (B, T, E, 2) more frames, row b into `states[b]`."""
@@ -246,10 +247,22 @@ class TransducerDecoder(GreedyDecoder):
                 continue
             chosen = [(int(symbol), log_prob) for symbol, log_prob in frame if symbol >= 0 and symbol != self._unknown]
             for symbol, log_prob in chosen:
-                self._write(state, symbol, log_prob)
+                if symbol in self._tags:
+                    self._tag(state, self._tags[symbol])
+                else:
+                    self._write(state, symbol, log_prob)
             if not chosen:
                 state.silence_frames += 1
             state.frames += 1
+
+    def _tag(self, state: GreedyState, language: str) -> None:
+        """Mark the words since the last tag."""
+        self._close_word(state)
+        at = len(state.closed)
+        while at and not state.closed[at - 1].language:
+            at -= 1
+            state.closed[at] = replace(state.closed[at], language=language)
+            state.revision += 1
 
 
 def best_path(log_probs: LogProbs, vocabulary: Sequence[str]) -> str:

@@ -22,6 +22,8 @@ SPACES = frozenset({" ", "|", WORD_START})
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _FIELD = re.compile(r"[^ \t\r\n\f\v]+")  # U+3000 and U+00A0 are symbols, not spaces between fields
 _NAMED = re.compile(r"<.+>")  # `<unk>`, `<sos/eos>`: symbols without text
+_TAG = re.compile(r"<([a-z]{2,3}(?:-[A-Za-z]{4})?(?:-[A-Z]{2}|-[0-9]{3})?)>")  # `<en-US>`, `<ja>`
+_NO_TAGS = frozenset({"blk", "bos", "cls", "eos", "eps", "pad", "sep", "sil", "sos", "unk"})
 _LAST_OF_BYTE_BPE = 0xC6  # first byte of the last letters that byte-level BPE uses
 
 
@@ -88,6 +90,14 @@ class Tokens:
         texts = [symbol.removeprefix(WORD_START) for symbol in self.symbols if not _NAMED.fullmatch(symbol)]
         starts = [text[:1] for text in texts]
         return "." in texts and "," in texts and any(map(str.isupper, starts)) and any(map(str.islower, starts))
+
+    @property
+    def tags(self) -> Mapping[int, str]:
+        """Languages by the number of the symbol with which a model says that the words before it are of one."""
+        found = (
+            (number, _TAG.fullmatch(symbol.removeprefix(WORD_START))) for number, symbol in enumerate(self.symbols)
+        )
+        return {number: tag[1] for number, tag in found if tag is not None and tag[1] not in _NO_TAGS}
 
     def word(self, numbers: Sequence[int]) -> str:
         """Return the text of one word's symbols, without bytes of incomplete UTF-8 sequences."""

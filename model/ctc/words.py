@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,18 +16,28 @@ _BETWEEN_IDEOGRAPHS = re.compile(  # or after a punctuation mark, or at a number
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A recognized word; times in seconds since the start of the decoder state, confidence 0 to 1."""
+    """A recognized word; times in seconds since the start of the decoder state, confidence 0 to 1.
+
+    `language`: the tag that a model of several languages wrote after it; empty if there is none.
+    """
 
     text: str
     start_s: float
     end_s: float
     confidence: float
+    language: str = ""
 
 
 def joined(texts: Iterable[str]) -> str:
     """Join words, with a space between two unless both are of a script without spaces, or one is a number in it."""
     text = " ".join(texts)
     return text if text.isascii() else _BETWEEN_IDEOGRAPHS.sub("", text)
+
+
+def languages_of(words: Iterable[Word]) -> list[str]:
+    """Return the languages of words, the one of most words first."""
+    counts = Counter(word.language for word in words if word.language)
+    return [language for language, _ in counts.most_common()]
 
 
 def continued(before: str, text: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from model.config import MACRO_LANGUAGES
 
 AUTO = "auto"  # the entry with which the model finds the language itself
+MULTI = "multi"  # Deepgram's word for it
 _TAG = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 
 
@@ -57,6 +58,12 @@ class Prompts:
         by_tag = {tuple(_parts(name)): number for name, number in reversed(list(self.numbers.items()))}
         by_base = {parts[0]: number for parts, number in by_tag.items()}
         return by_tag.get(tuple(wanted), by_tag.get((wanted[0],), by_base.get(wanted[0])))
+
+    def choice(self, language: str | None) -> int | None:
+        """Return the number for a stream's language, the automatic one if it states none; None if it is unknown."""
+        if not language or language.casefold() in (AUTO, MULTI):
+            return self.automatic
+        return self.number_of(language)
 
 
 def _parts(tag: str) -> list[str]:

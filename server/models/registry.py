@@ -160,6 +160,11 @@ class ModelRegistry:
             raise ServerNotReady(f"the model {entry.name!r} is not loaded")
         return await self._loaded(entry)
 
+    def detects_language(self, model: str | None) -> bool:
+        """Whether the model of this name, or the default, is loaded and finds out the language of a stream."""
+        service = self._entries[self.names.known(model or "") or self.names.default].service
+        return service is not None and service.facts.prompts is not None
+
     def known(self, name: str) -> RegistryEntry | None:
         """Return the model that a name or an alias stands for, loaded or not; None for other names."""
         served = self.names.known(name)

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from model.config import FORMER_NAMES, MACRO_LANGUAGES
+from model.published.prompts import AUTO, MULTI
 from server.errors import BadParameter, FluxModel
 
-MULTI = "multi"  # Deepgram's word for several languages at once: the default model
 ANY = "*"  # an alias for every name that is not known
 SHOWN = 64  # characters of a client's own text that a refusal repeats
 
@@ -64,6 +64,11 @@ def language_name(tag: str) -> str:
     return LANGUAGES.get(_parts(tag)[0], tag)
 
 
+def tag_of(language: str) -> str:
+    """Return the tag of a language that may be given by its English name."""
+    return _TAGS.get(language.casefold(), language)
+
+
 class ModelNames:
     """Names and languages of the served models. The first is the default; no languages: not known, any is taken."""
 
@@ -102,7 +107,7 @@ class ModelNames:
         if language and not (_LANGUAGE.fullmatch(language) or language.casefold() in _TAGS):
             raise BadParameter(f"language: {language[:SHOWN]!r} is not a language tag such as en or es-419")
         preferred = named or self._aliased(model)
-        if not language or language.lower() == MULTI:
+        if not language or language.casefold() in (AUTO, MULTI):
             return preferred
         if named is not None:
             if not _closeness(language, self._served[named]):
@@ -150,7 +155,7 @@ class ModelNames:
 
 
 def _parts(tag: str) -> list[str]:
-    first, *rest = _TAGS.get(tag.casefold(), tag).replace("_", "-").lower().split("-")
+    first, *rest = tag_of(tag).replace("_", "-").lower().split("-")
     return [MACRO_LANGUAGES.get(first, first), *rest]
 
 

@@ -22,13 +22,14 @@ from model.description import ModelDescription
 from model.errors import VocabularyError
 from model.facts import ModelFacts
 from model.machine.runtime import steps_at_once
+from model.published.prompts import AUTO
 from server.access.keys import read_secrets
 from server.coordination.coordinator import Coordinator, ModelSlots
 from server.coordination.limits import TICKET_TTL_S
 from server.errors import BadParameter, SettingsError, of_setting
 from server.models.engine_source import EnginePlan, EngineSource
 from server.models.loading import VAD_HZ, VAD_WINDOW, LoadedModel, ModelCard
-from server.models.selection import SHOWN, is_english
+from server.models.selection import SHOWN, is_english, tag_of
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.decoding.second_pass import SecondPass
 from server.recognition.decoding.segment_threads import threads_of
@@ -87,10 +88,9 @@ class ModelService:
         """Its sample rate, step and symbols."""
         return self.facts.config
 
-    @property
-    def english(self) -> bool:
-        """Whether its words are known to be English."""
-        return is_english(self.languages)
+    def english(self, language: str | None = None) -> bool:
+        """Whether the words of a stream that states this language are known to be English."""
+        return is_english(self.spoken(language))
 
     @property
     def _by_whisper(self) -> bool:
@@ -117,7 +117,24 @@ class ModelService:
 
         Raises: BadParameter.
         """
+        self._check_language(request.options.language)
         check_features(request, {**self._lacking(request), **lacking})
+
+    def _check_language(self, language: str | None) -> None:
+        """Raises: BadParameter for one that the model does not have, and for `auto` where it has no choice."""
+        prompts, shown = self.facts.prompts, repr((language or "")[:SHOWN])
+        if prompts is not None and prompts.choice(tag_of(language or "")) is None:
+            raise BadParameter(f"language: model {self.name!r} has {', '.join(self.languages)} and auto, not {shown}")
+        if prompts is None and language is not None and language.casefold() == AUTO:
+            has = ", ".join(self.languages) or "one language"
+            raise BadParameter(f"language: model {self.name!r} does not detect the language; it has {has}")
+
+    def spoken(self, language: str | None) -> tuple[str, ...]:
+        """Return the languages of a stream's words: the stated one of a model that lets it choose, else the model's."""
+        prompts = self.facts.prompts
+        if prompts is None or not language or prompts.choice(tag_of(language)) in (None, prompts.automatic):
+            return self.languages
+        return (tag_of(language),)
 
     def decoder_for(self, request: Request) -> Decoder:
         """Return the decoder of a request that was checked."""
@@ -144,7 +161,9 @@ class ModelService:
             options,
             sample_rate=options.sample_rate or self.config.sample_rate,
             finals=options.finals or default,
-            number_language=number_language(self.languages) if options.redact else None,
+            number_language=number_language(self.spoken(options.language)) if options.redact else None,
+            language=None if options.language is None else tag_of(options.language),
+            prompts=self.facts.prompts,
             forks=options.forks and not is_excluded(FORKS, request),
         )
 
@@ -169,7 +188,7 @@ class ModelService:
                 f"rewind: model {self.name!r} is not decoded by beam search over letters or phones, which it needs; "
                 "leave it out"
             )
-        if number_language(self.languages) is None:
+        if number_language(self.spoken(request.options.language)) is None:
             lacking[REDACT] = (
                 f"redact: numbers are masked in English and Mandarin only, and the words of model {self.name!r} may be "
                 "of another language; select an English or Mandarin model"
@@ -325,7 +344,7 @@ class ServiceBuilder:
         return Engines(
             model.engines.maker(plan, step_token, clock),
             make_vad,
-            step_samples=facts.config.step_samples,
+            step_samples=facts.row_samples,
             clock=clock,
         )
 

@@ -19,7 +19,7 @@ from server.errors import CLOSES, CloseReason, KeytermsTooOften, MediaError, Ref
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming
 from server.recognition.keyterms.keyterms import fitting
-from server.recognition.messages import Endpoint
+from server.recognition.messages import ChooseLanguage, Endpoint
 from server.recognition.session import Session
 from server.streaming.adapter import (
     Action,
@@ -175,6 +175,8 @@ class AdapterConnection(PatientConnection):
                 self._skip(why)
             case Differing(words):
                 self._metrics.turn_words_differing.inc(words)
+            case ChooseLanguage():
+                self._session.take(action)
             case Bias() | Endpoint() | Switch():
                 self._set(action)
 

@@ -237,6 +237,7 @@ class Recordings:
             multichannel=given.multichannel,
             endpointing_ms=given.endpointing_ms,
             keyterms=given.keyterms,
+            language=given.language,
             grammar=given.grammar,
             finals=given.finals,
             redact=given.redact,

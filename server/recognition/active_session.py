@@ -65,7 +65,7 @@ class ActiveSession:
         try:
             for piece in work:
                 if isinstance(piece.tag, StepTag):
-                    speech.engine.push(speech.ids[piece.channel], piece.pcm, tag=piece.tag, reset=piece.reset)
+                    speech.engine.push(speech.ids[piece.channel], piece.row, tag=piece.tag, reset=piece.reset)
                     if piece.forks:
                         speech.engine.export(speech.ids[piece.channel], FORK)
                 elif vad is not None:

@@ -107,7 +107,7 @@ class Forks:
             engine.restore(stream, state)
             for step in pending.steps:
                 fork.channel.sent(step.pcm, Marker.FLUSH)
-                engine.push(stream, step.pcm, tag=step.tag)
+                engine.push(stream, step.row, tag=step.tag)
         except BatchingError:
             self._close(fork)
             return False

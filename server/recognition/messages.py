@@ -59,6 +59,16 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class ChooseLanguage:
+    """Set the language of the steps that follow, one that the model has; None: it finds the language.
+
+    No effect on a model without a choice. Not of a resumable stream: it is not saved.
+    """
+
+    language: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class AskInPauses:
     """Ask a turn model about pauses in later audio."""
 
@@ -124,7 +134,16 @@ class ReleaseStates:
 Flushing = FlushText | EndOfAudio
 """Answered by the work of a flush, then by the events that belong to no step."""
 Command = (
-    Endpoint | AskInPauses | RewindFinals | StartAt | StepDecoded | Waited | StateSaved | TicketTaken | ReleaseStates
+    Endpoint
+    | ChooseLanguage
+    | AskInPauses
+    | RewindFinals
+    | StartAt
+    | StepDecoded
+    | Waited
+    | StateSaved
+    | TicketTaken
+    | ReleaseStates
 )
 """Answered by events alone, if by any."""
 Message = Samples | Flushing | Command

@@ -17,6 +17,7 @@ from server.recognition.events import Closed, Event, Final, FinalReason, Partial
 from server.recognition.keyterms.session_keyterms import SessionKeyterms
 from server.recognition.messages import (
     AskInPauses,
+    ChooseLanguage,
     Command,
     EndOfAudio,
     Endpoint,
@@ -103,7 +104,8 @@ class Session:
         if options.resumable:
             self._resume_later()
         else:
-            self._takes[Endpoint] = Session._set_endpoint
+            self._takes |= {Endpoint: Session._set_endpoint, ChooseLanguage: Session._choose_language}
+        self._choose_language(ChooseLanguage(options.language))
         if options.rewind_s:
             self._takes[RewindFinals] = Session._rewind
         self._redactor = Redactor(options.redact, options.streams, options.number_language) if options.redact else None
@@ -188,6 +190,12 @@ class Session:
             channel.set_endpoint(max(message.silence_ms, self._min_endpoint_ms) / 1_000, message.scored)
         if message.fork_after_s is not None and self._pauses is not None and self.options.forks:
             self._pauses.fork_after_s = message.fork_after_s
+        return []
+
+    def _choose_language(self, message: ChooseLanguage) -> list[Event]:
+        if self.options.prompts is not None:
+            for cutter in self.audio.cutters:
+                cutter.prompt = self.options.prompts.choice(message.language)
         return []
 
     def _rewind(self, message: RewindFinals) -> list[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from model.published.prompts import Prompts
 from server.audio.pcm import BLOCK_S
 from server.errors import BadParameter
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms
@@ -59,6 +60,8 @@ class SessionOptions:
     keyterms: Keyterms = NO_KEYTERMS
     resumable: bool = False
     speech_events: bool = False  # the client reads `SpeechStarted`
+    language: str | None = None  # that the client states
+    prompts: Prompts | None = None  # languages that the model lets a stream choose; `ModelService.session` sets it
     grammar: str = ""  # name of one of the model's grammars; "": none
     finals: Finals | None = None  # None: the server's default, which `ModelService.session` sets
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results

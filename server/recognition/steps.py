@@ -44,7 +44,7 @@ class WindowTag(msgspec.Struct, frozen=True, gc=False):
 class Work(msgspec.Struct, frozen=True):
     """One piece of audio for an engine, (S,) int16; `reset` resets the recurrent state first.
 
-    `forks`: the stream is forked after this step.
+    `forks`: the stream is forked after this step. `prompt`: number of its language, for a model that lets it choose.
     """
 
     channel: int
@@ -52,6 +52,12 @@ class Work(msgspec.Struct, frozen=True):
     tag: StepTag | WindowTag
     reset: bool = False
     forks: bool = False
+    prompt: int | None = None
+
+    @property
+    def row(self) -> PCM:
+        """The input of a step: its samples, then 1 + the number of its language, if there is one."""
+        return self.pcm if self.prompt is None else np.append(self.pcm, np.int16(1 + self.prompt))
 
 
 class StepCutter:
@@ -74,6 +80,7 @@ class StepCutter:
         margin_s: float = 0.0,
     ) -> None:
         self.step_samples = config.step_samples
+        self.prompt: int | None = None  # of the steps that are cut from now on
         self._channel = channel
         self._sample_rate = sample_rate
         self._config = config
@@ -176,7 +183,7 @@ class StepCutter:
             self._pushed += size
             end_s = self._base_s + self._pushed / self._config.sample_rate
             tag = StepTag(self._base_sample + self._pushed, min(end_s, received_s), Marker.AUDIO, now)
-            work.append(Work(self._channel, tile, tag, self._reset))
+            work.append(Work(self._channel, tile, tag, self._reset, prompt=self.prompt))
             self._reset = False
         return work
 
@@ -192,7 +199,7 @@ class StepCutter:
         end_s = self.received_s
         for number, tile in enumerate(tiles, start=1):
             tag = StepTag(end_sample, end_s, marker if number == len(tiles) else Marker.FLUSH, now)
-            work.append(Work(self._channel, tile, tag, self._take_reset()))
+            work.append(Work(self._channel, tile, tag, self._take_reset(), prompt=self.prompt))
         self._flushed, self._base_s = self._received, end_s
         self._skip_in = self._skip_out = 0
         self._base_sample, self._pushed = end_sample, 0
@@ -214,6 +221,7 @@ class StepCutter:
                 self._channel,
                 tile,
                 StepTag(tag.end_sample, tag.end_s, Marker.CLOSE if number == last else Marker.FLUSH, tag.arrived_s),
+                prompt=step.prompt,
             )
             for number, tile in enumerate(tiles)
         ])  # fmt: skip
@@ -245,7 +253,7 @@ class StepCutter:
             stepped = self._stepped
             end_s = min(self._base_s + stepped / self._config.sample_rate, received_s)
             tag = StepTag(self._base_sample + stepped, end_s, Marker.AUDIO, complete_s)
-            work.append(Work(self._channel, tile, tag, self._take_reset()))
+            work.append(Work(self._channel, tile, tag, self._take_reset(), prompt=self.prompt))
         return work
 
     def _windows_of(self, step: PCM) -> list[Work]:

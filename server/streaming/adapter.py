@@ -18,7 +18,7 @@ import numpy as np
 from server.audio.pcm import PCM, ChannelResampler
 from server.audio.raw import PlainCodec, PlainReader
 from server.recognition.events import Event, StepTiming
-from server.recognition.messages import Endpoint
+from server.recognition.messages import ChooseLanguage, Endpoint
 from server.streaming.outbox import FrameKind
 
 
@@ -122,7 +122,8 @@ class Switch:
 
 
 Audio = PushAudio | Encoded
-Action = SendFrame | Audio | AfterAudio | Flush | Finish | Reject | Skip | Bias | Endpoint | Differing | Switch
+Setting = Bias | Endpoint | ChooseLanguage | Switch
+Action = SendFrame | Audio | AfterAudio | Flush | Finish | Reject | Skip | Differing | Setting
 Actions = Iterable[Action]
 
 

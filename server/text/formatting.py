@@ -242,4 +242,5 @@ def _joined(words: Sequence[Word]) -> Word:
         start_s=words[0].start_s,
         end_s=words[-1].end_s,
         confidence=sum(word.confidence for word in words) / len(words),
+        language=words[-1].language,
     )

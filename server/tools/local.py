@@ -86,7 +86,8 @@ class LocalTranscriber:
                 replica.settings.max_channels,
                 supports_keyterms=self._model.decoder.supports_bias,
                 lenient_features=replica.settings.lenient_features,
-                english=self._model.english,
+                english=self._model.english(str(query["language"]) if query.get("language") else None),
+                detects=self._model.facts.prompts is not None,
             )
             self._request = request.with_own(replica.own_forms, written=self._model.facts.tokens.written)
             self._model.check(self._request)

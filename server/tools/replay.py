@@ -184,10 +184,15 @@ def _model(setup: Setup, model: ModelService) -> ModelService:
 
 def _request(setup: Setup, model: ModelService) -> ListenRequest:
     """Raises: BadReceipt."""
-    supports_keyterms, english = model.decoder.supports_bias, model.english
+    supports_keyterms, english = model.decoder.supports_bias, model.english(dict(setup.query).get("language"))
     try:
         request = parse_query(
-            setup.query, MAX_CHANNELS, supports_keyterms=supports_keyterms, lenient_features=True, english=english
+            setup.query,
+            MAX_CHANNELS,
+            supports_keyterms=supports_keyterms,
+            lenient_features=True,
+            english=english,
+            detects=True,
         )
         model.check(request)
     except BadParameter as error:

@@ -66,7 +66,8 @@ class QueryReader:
         replica, query = self.replica, dict(pairs)
         terms = tuple([value for name, value in pairs if name in BIASING])
         replica.terms.check(replica.guard.owner(connection), terms)
-        check_query(pairs, lenient=replica.settings.lenient_features)
+        detects = replica.models.detects_language(query.get("model"))
+        check_query(pairs, lenient=replica.settings.lenient_features, detects=detects)
         model = await replica.models.obtain(query.get("model"), query.get("language"))
         model.check_keyterms(sorted(BIASING & query.keys()))
         request = parse_query(
@@ -75,7 +76,8 @@ class QueryReader:
             live=live,
             supports_keyterms=model.decoder.supports_bias,
             lenient_features=replica.settings.lenient_features,
-            english=model.english,
+            english=model.english(query.get("language")),
+            detects=model.facts.prompts is not None,
         )
         lacking = {} if receipts and replica.receipts is not None else {RECEIPT: NO_KEY if receipts else NO_RECEIPTS}
         request = await replica.accept(connection, model, request, terms=terms, lacking=lacking)

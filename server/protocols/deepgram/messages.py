@@ -21,6 +21,7 @@ class WordOut(msgspec.Struct):
     end: float
     confidence: float
     punctuated_word: str | UnsetType = UNSET
+    language: str | UnsetType = UNSET  # that a model of several languages detected
 
 
 class SpokenWord(WordOut):
@@ -49,12 +50,14 @@ class Alternative(msgspec.Struct):
     transcript: str
     confidence: float
     words: list[WordOut]
+    languages: list[str] | UnsetType = UNSET  # of the words, that of most words first
 
 
 class Alternatives(msgspec.Struct):
     """The transcript of one channel."""
 
     alternatives: tuple[Alternative]
+    detected_language: str | UnsetType = UNSET  # the last one
 
 
 class Latency(msgspec.Struct):

@@ -82,14 +82,15 @@ def parse_query(
     supports_keyterms: bool = True,
     lenient_features: bool = False,
     english: bool = True,
+    detects: bool = False,
 ) -> ListenRequest:
     """Parse the query of a live stream or upload once its model is known; only streams have endpoints by default.
 
-    Raises: BadParameter.
+    `detects`: it can find out the language of a stream. Raises: BadParameter.
     """
     given = in_plain_names(pairs, TABLE)
     query = dict(given)
-    ignored = check_query(given, lenient=lenient_features)
+    ignored = check_query(given, lenient=lenient_features, detects=detects)
     ignored |= _without_effect(given, live=live, supports_keyterms=supports_keyterms)
     multichannel = _boolean(query, "multichannel")
     smart_end = query.get("endpointing", "").casefold() == SMART
@@ -114,6 +115,7 @@ def parse_query(
         keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
         speech_events=_boolean(query, "vad_events"),
+        language=query.get("language"),
         grammar=query.get("grammar", ""),
         finals=finals_of(query.get("finals", "")),
         redact=redaction(given),
@@ -142,7 +144,7 @@ def _without_effect(given: Sequence[tuple[str, str]], *, live: bool, supports_ke
     return names
 
 
-def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
+def check_query(given: Sequence[tuple[str, str]], *, lenient: bool, detects: bool = False) -> set[str]:
     """Check names, repetition, empty values and harmless parameters; return the names of ignored parameters.
 
     `given` is `in_plain_names`. Needs no model, so that a refused query does not load one.
@@ -151,7 +153,8 @@ def check_query(given: Sequence[tuple[str, str]], *, lenient: bool) -> set[str]:
     """
     listed = [(name, value) for name, value in given if name in TABLE]
     check_given(listed)
-    features = unsupported_features(given, (REDACT, *LISTEN))
+    unsupported = unsupported_features(given, (REDACT, *LISTEN))
+    features = [feature for feature in unsupported if not (detects and feature.name == "language")]
     refuse_unsupported(features, lenient=lenient)
     redaction(given)
     check_single(listed, _REPEATABLE)

@@ -21,7 +21,9 @@ from server.recognition.events import Final
 from server.recognition.session_options import Limits
 
 WITHOUT_EFFECT = frozenset({"model", "language", "tag", "latency", "latency_budget_ms"})
-"""Parameters that a receipt leaves out: no word depends on them, or only by the model, which has a digest."""
+"""Parameters that a receipt leaves out: no word depends on them, or only by the model, which has a digest.
+
+The language is kept for a model that lets a stream choose it."""
 
 WRITTEN_FORMS = "written_forms"
 """Setting of a receipt: the digest of the operator's own written forms, where the stream has them."""
@@ -49,7 +51,8 @@ def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: 
     """Return what a replay of this stream needs. `given` is the query as sent."""
     decoder = model.decoder_for(request)
     query = [pair for pair in in_plain_names(given, TABLE) if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
-    kept = [pair for pair in query if pair[0] not in WITHOUT_EFFECT and pair[0] != "redact"]
+    without = WITHOUT_EFFECT - {"language"} if model.facts.prompts is not None else WITHOUT_EFFECT
+    kept = [pair for pair in query if pair[0] not in without and pair[0] != "redact"]
     kept += [("redact", kind) for kind in sorted(request.options.redact)]
     kind, beams = _search(decoder)
     info = ModelInfo(model.name, model.card.version, model.facts.precision, kind, beams)

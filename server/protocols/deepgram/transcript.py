@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from model.ctc.words import Word, joined
+from model.ctc.words import Word, joined, languages_of
 from server.models.loading import ModelCard
 from server.protocols.deepgram.messages import (
     Alternative,
@@ -97,7 +97,11 @@ class Transcript:
         confidence = sum([word.confidence for word, _ in shown]) / len(shown) if shown else 0.0
         transcript, mean = _encode(joined([text for _, text in shown])), _encode(round(confidence, 4))
         words_json = b",".join(self._parts)
-        json = b'{"alternatives":[{"transcript":%b,"confidence":%b,"words":[%b]}]}' % (transcript, mean, words_json)
+        languages = languages_of(word for word, _ in shown)
+        spoken = b',"languages":%b' % _encode(languages) if languages else b""
+        last = b',"detected_language":%b' % _encode(detected([word for word, _ in shown])) if languages else b""
+        alternative = b'{"transcript":%b,"confidence":%b,"words":[%b]%b}' % (transcript, mean, words_json, spoken)
+        json = b'{"alternatives":[%b]%b}' % (alternative, last)
         return msgspec.Raw(json), len(shown)
 
 
@@ -105,13 +109,20 @@ def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative
     """Build a transcript of the words; its confidence is the mean of theirs."""
     out = [word_out(formatted.word, formatted.text, punctuated) for formatted in words]
     confidence = sum(formatted.word.confidence for formatted in words) / len(words) if words else 0.0
-    return Alternative(joined(formatted.text for formatted in words), round(confidence, 4), out)
+    languages = languages_of(formatted.word for formatted in words) or UNSET
+    return Alternative(joined(formatted.text for formatted in words), round(confidence, 4), out, languages)
+
+
+def detected(words: Sequence[Word]) -> str | UnsetType:
+    """Return the language of the last word that has one."""
+    return next((word.language for word in reversed(words) if word.language), UNSET)
 
 
 def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
     """Build one word, as recognized and, with formatting, as displayed (`text`)."""
     start_s, end_s = round(word.start_s, 3), round(word.end_s, 3)
-    return WordOut(word.text, start_s, end_s, round(word.confidence, 4), text if punctuated else UNSET)
+    shown, language = text if punctuated else UNSET, word.language or UNSET
+    return WordOut(word.text, start_s, end_s, round(word.confidence, 4), shown, language)
 
 
 class Summary(msgspec.Struct):
@@ -166,7 +177,10 @@ def recording_answer(
         model_info={model.uuid: model.info},
         warnings=warned("body", warnings),
     )
-    channels = [Alternatives((alternative(words, punctuated),)) for words in transcripts]
+    channels = [
+        Alternatives((alternative(words, punctuated),), detected([formatted.word for formatted in words]))
+        for words in transcripts
+    ]
     return msgspec.json.encode(Answer(summary, Channels(channels, utterances)))
 
 
@@ -210,6 +224,8 @@ def _utterance(
     channel: int, words: Sequence[FormattedWord], *, punctuated: bool, speaker: int | UnsetType
 ) -> UtteranceOut:
     whole = alternative(words, punctuated)
-    spoken = [SpokenWord(w.word, w.start, w.end, w.confidence, w.punctuated_word, speaker) for w in whole.words]
+    spoken = [
+        SpokenWord(w.word, w.start, w.end, w.confidence, w.punctuated_word, w.language, speaker) for w in whole.words
+    ]
     start, end = spoken[0].start, spoken[-1].end
     return UtteranceOut(start, end, whole.confidence, channel, whole.transcript, spoken, "", speaker)

@@ -18,7 +18,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from model.ctc.words import joined
+from model.ctc.words import joined, languages_of
+from model.published.prompts import Prompts
 from server.errors import BadFrame, BadParameter, CloseReason
 from server.models.selection import is_english
 from server.protocols.flux.messages import (
@@ -27,6 +28,7 @@ from server.protocols.flux.messages import (
     TurnInfo,
     configured,
     encode,
+    hints_of,
     keyterms_of,
     parse_message,
     thresholds_of,
@@ -45,7 +47,7 @@ from server.recognition.events import (
     StreamBroken,
     TurnAnswered,
 )
-from server.recognition.messages import Endpoint
+from server.recognition.messages import ChooseLanguage, Endpoint
 from server.recognition.turns import Trigger, TurnEvent, TurnKind, TurnRules, Turns
 from server.streaming.adapter import (
     Action,
@@ -76,18 +78,25 @@ class FluxAdapter:
         *,
         delay_s: float,
         languages: tuple[str, ...] = ("en",),
+        prompts: Prompts | None = None,
         audio_warnings: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         """`languages` are the model's; English is formatted with the English tagger. `delay_s`: as in `Turns`.
+        `prompts`: languages that the model lets a stream choose.
 
         `audio_warnings`: those of `LiveDecoder`, read at the end.
         """
         english = is_english(languages)
         self._languages = UNSET if english and not request.multilingual else list(request.hints[:1] or languages[:1])
+        if prompts is not None and len(languages) > 1:
+            self._languages = UNSET  # it is that of the words
         self._hinted = list(request.hints) or UNSET
+        self._prompts = prompts
         self._audio_warnings = audio_warnings
         self._style = replace(request.style, english=english)
-        self._fixed = {"numerals": request.style.numerals, "language_hints": list(request.hints)}
+        self._fixed: dict[str, object] = {"numerals": request.style.numerals}
+        if prompts is None:
+            self._fixed["language_hints"] = list(request.hints)
         self._turns = Turns(request.rules, delay_s=delay_s)
         self._rules = request.rules  # of audio that comes now
         self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
@@ -184,7 +193,9 @@ class FluxAdapter:
     def _configure(self, message: dict[str, Any], received_s: float) -> Iterator[Action]:
         """Apply all of a `Configure` or nothing after `received_s` of audio, and answer it."""
         try:
-            rules, phrases = configured(self._rules, message, self._fixed)
+            hints = None if self._prompts is None else hints_of(message, self._prompts)
+            rest = message if hints is None else {key: message[key] for key in message.keys() - {"language_hints"}}
+            rules, phrases = configured(self._rules, rest, self._fixed)
         except BadParameter as error:
             yield self._failure(str(error))
             return
@@ -199,7 +210,13 @@ class FluxAdapter:
             self._rules = rules
             self._changes.append((received_s, rules))
             yield Endpoint(0.0, rules.scored_end, rules.fork_after_s)
-        yield self._send("ConfigureSuccess", thresholds=thresholds_of(rules), keyterms=self._phrases)
+        set_hints = {}
+        if hints is not None:
+            self._hinted = list(hints) or UNSET
+            self._languages = list(hints) if len(hints) == 1 else UNSET
+            yield ChooseLanguage(hints[0] if len(hints) == 1 else None)
+            set_hints = {"language_hints": hints}
+        yield self._send("ConfigureSuccess", thresholds=thresholds_of(rules), keyterms=self._phrases, **set_hints)
 
     def _turn(self, turn: TurnEvent) -> SendFrame:
         if turn.kind in (TurnKind.START, TurnKind.RESUMED):
@@ -218,7 +235,7 @@ class FluxAdapter:
             [word_out(formatted) for formatted in words],
             round(turn.score, 4),
             UNSET if turn.trigger is None else turn.trigger.value,
-            self._languages or UNSET,
+            languages_of(turn.words) or self._languages or UNSET,
             self._hinted,
         )
         # Every frame has a sequence number, so none may be dropped from the outbox as an obsolete interim is.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import WebSocket
 
 from server.access.keys import Credentials
@@ -19,12 +21,17 @@ async def admit_turns(replica: Replica, socket: WebSocket, request_id: str) -> A
     """Admit a stream of turns. Raises: Refused."""
     credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
     await replica.guard.enter(socket, credentials)
-    request = parse_query(socket.query_params.multi_items(), lenient=replica.settings.lenient_features)
+    detects, lenient = replica.models.detects_language(None), replica.settings.lenient_features
+    request = parse_query(socket.query_params.multi_items(), lenient=lenient, detects=detects)
     replica.terms.check(replica.guard.owner(socket), request.phrases)
     if request.model is not None and replica.models.known(request.model) is None:
         shown = request.model[:SHOWN]
         raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
-    model = await replica.models.obtain(request.model, language_of(request, replica.models.names))
+    language = language_of(request, replica.models.names)
+    model = await replica.models.obtain(request.model, language)
+    if model.facts.prompts is not None and len(request.hints) > 1:
+        language = None  # the model finds out which of them it is
+    request = replace(request, options=replace(request.options, language=language))
     if request.phrases:
         model.check_keyterms(["keyterm"])
     request = await replica.accept(socket, model, request.with_keyterms(), terms=request.phrases)
@@ -37,7 +44,8 @@ async def admit_turns(replica: Replica, socket: WebSocket, request_id: str) -> A
         FluxAdapter(
             request,
             request_id,
-            languages=model.languages,
+            languages=model.spoken(language),
+            prompts=model.facts.prompts,
             delay_s=delay_s,
             audio_warnings=lambda: decoder.warnings,
         ),

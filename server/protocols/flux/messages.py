@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from model.published.prompts import Prompts
 from server.errors import BadFrame, BadParameter
 from server.models.selection import ModelNames, is_english
 from server.protocols.features import (
@@ -165,6 +166,21 @@ def configured(
     return rules_of(rules, thresholds or {}), terms
 
 
+def hints_of(message: dict[str, Any], prompts: Prompts) -> tuple[str, ...] | None:
+    """Return the language hints of a `Configure`, None if it does not set them. Raises: BadParameter."""
+    hints = message.get("language_hints")
+    if hints is None:
+        return None
+    if not (isinstance(hints, list) and all(isinstance(hint, str) for hint in hints)):
+        raise BadParameter("language_hints: must be a list of texts")
+    for hint in hints:
+        if prompts.choice(hint) is None:
+            raise BadParameter(
+                f"language_hints: {printable(hint, _SHOWN)!r} is not one of {', '.join(prompts.languages)}"
+            )
+    return tuple(hints)
+
+
 def keyterms_of(message: dict[str, Any]) -> tuple[str, ...] | None:
     """Return the key terms of a `Configure`, None if it does not set them. Raises: BadParameter."""
     keyterms = message.get("keyterms")
@@ -203,8 +219,11 @@ class FluxRequest(Request):
         return replace(self, options=replace(self.options, keyterms=Keyterms.of_request("keyterm", self.phrases)))
 
 
-def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False) -> FluxRequest:
-    """Parse the query; a `lenient` server ignores unsupported features. Raises: BadParameter, which names the first."""
+def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, detects: bool = False) -> FluxRequest:
+    """Parse the query; a `lenient` server ignores unsupported features.
+
+    `detects`: the default model finds out the language. Raises: BadParameter, which names the first.
+    """
     pairs = in_plain_names(pairs, QUERY)
     given = [(name, value) for name, value in pairs if name in QUERY]
     check_single(given, REPEATABLE)
@@ -222,7 +241,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False) -> F
     phrases = tuple(value.strip() for name, value in given if name == "keyterm")
     hints = tuple(value.strip() for name, value in given if name == "language_hint")
     rules, multilingual = rules_of(TurnRules(), thresholds), query["model"].casefold() == MULTILINGUAL
-    if multilingual and not hints:
+    if multilingual and not hints and not detects:
         ignored.append("model")
         if not lenient:
             raise BadParameter(

@@ -49,7 +49,7 @@ async def admit_session(replica: Replica, socket: WebSocket, request_id: str) ->
         min_silence_ms=replica.limits.min_endpoint_ms,
         lenient=lenient,
     )
-    request = await replica.accept(socket, model, _request(redaction(pairs)))
+    request = await replica.accept(socket, model, _request(redaction(pairs), language))
     session = model.session(request, replica.limits)
     stream = AdapterConnection(
         socket,
@@ -71,16 +71,22 @@ async def _open_model(
 ) -> ActiveSession:
     """Open a stream on another model for a connection. Raises: Refused; BatchingError if its thread hangs."""
     model = await replica.models.obtain(name, language)
+    request = replace(request, options=replace(request.options, language=language))
     recognition = await model.recognizer.open(model.session(request, replica.limits), stream)
     if stream.usage is not None:
         stream.usage.use_model(model.name, language_of(model))
     return recognition
 
 
-def _request(redact: frozenset[Redaction]) -> Request:
+def _request(redact: frozenset[Redaction], language: str | None) -> Request:
     """Return what a stream asks for at first; its messages change the rest."""
     options = SessionOptions(
-        partials=True, tell_stable=True, endpointing_ms=float(SILENCE_MS), speech_events=True, redact=redact
+        partials=True,
+        tell_stable=True,
+        endpointing_ms=float(SILENCE_MS),
+        speech_events=True,
+        redact=redact,
+        language=language,
     )
     return Request(form=AudioForm(Encoding.LINEAR16, RATE), options=options)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from model.ctc.words import Word
 from server.errors import BadFrame, CloseReason
-from server.models.selection import ModelNames
+from server.models.selection import ModelNames, tag_of
 from server.protocols.openai.items import MAX_CHARACTERS, Item, Items
 from server.protocols.openai.messages import (
     COMPLETED,
@@ -42,7 +42,7 @@ from server.recognition.events import (
     StepTiming,
     StreamBroken,
 )
-from server.recognition.messages import Endpoint
+from server.recognition.messages import ChooseLanguage, Endpoint
 from server.streaming.adapter import Action, Actions, Bias, Flush, PlainInput, SendFrame, Switch
 from server.streaming.outbox import FrameKind
 from server.streaming.transport import MessageLimit
@@ -189,6 +189,8 @@ class RealtimeAdapter:
             yield Bias(self._settings.keywords, self._settings.prompt)
         if (before.silence_ms, before.scored_end) != (self._settings.silence_ms, self._settings.scored_end):
             yield Endpoint(self._settings.silence_ms, self._settings.scored_end)
+        if before.language != self._settings.language:
+            yield ChooseLanguage(self._settings.language and tag_of(self._settings.language))
         yield self._send("session.updated", session=self._description())
 
     def _other_model(self, event: ClientEvent, after: SessionSettings) -> Switch:

@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec import UNSET, UnsetType
 
-from model.ctc.words import continued, joined
+from model.ctc.words import continued, joined, languages_of
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow, UnexpectedFailure
@@ -209,7 +209,7 @@ class Transcriptions:
             words,
             recognized.audio_s,
             form.granularities,
-            _language(model, language),
+            _language(model, language, words),
             warnings=recognized.warnings,
         )
         headers |= {"x-warnings": "; ".join(recognized.warnings)} if recognized.warnings else {}
@@ -238,7 +238,8 @@ class Transcriptions:
         if biased and form.prompt:
             keyterms = keyterms.in_context(rare_terms(form.prompt, model.decoder))
         ignored = form.ignored if biased else named({*form.ignored, *biasing})
-        options, style = replace(form.options, keyterms=keyterms), replace(STYLE, english=model.english)
+        options = replace(form.options, keyterms=keyterms, language=language)
+        style = replace(STYLE, english=model.english(language))
         asked = Asked(form=audio_form(None, None), options=options, style=style, live=False)
         return model, await self._replica.accept(request, model, asked, terms=terms), ignored
 
@@ -284,9 +285,9 @@ def _spoken(form: TranscriptionForm) -> tuple[str, str | None, tuple[str, ...]]:
     return "languages" if len(form.languages) > 1 else "language", form.model, form.languages
 
 
-def _language(model: ModelService, asked: str | None) -> str:
-    """Return the English name of the model's language, or of the requested one if the model has several or none."""
-    languages = model.languages
+def _language(model: ModelService, asked: str | None, words: Sequence[FormattedWord]) -> str:
+    """Return the English name of the language that the model detected, else of its own, or of the requested one."""
+    languages = languages_of(formatted.word for formatted in words)[:1] or model.languages
     return language_name(languages[0] if len(languages) == 1 else asked or next(iter(languages), "unknown"))
 
 

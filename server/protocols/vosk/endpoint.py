@@ -52,7 +52,13 @@ async def _admitted(replica: Replica, socket: WebSocket, request_id: str) -> Adm
     query, ignored = read_query(pairs, QUERY, lenient=lenient)
     model = await replica.models.obtain(query.get("model"), query.get("language"))
     rate, finals = model.config.sample_rate, finals_of(query.get("finals", ""))
-    options = SessionOptions(partials=True, grammar=query.get("grammar", ""), finals=finals, redact=redaction(pairs))
+    options = SessionOptions(
+        partials=True,
+        language=query.get("language"),
+        grammar=query.get("grammar", ""),
+        finals=finals,
+        redact=redaction(pairs),
+    )
     request = await replica.accept(socket, model, Request(form=AudioForm(Encoding.LINEAR16, rate), options=options))
     session = model.session(request, replica.limits)
     stream = AdapterConnection(

@@ -42,8 +42,8 @@ def check(variant, utterances):
     for pcm, (symbols, frames) in zip(utterances, recognize(model, utterances), strict=True):
         tokens, times = reference(variant, pcm)
         assert shown(model, symbols) == tokens
-        frames = [at for symbol, at in zip(symbols, frames, strict=True) if shown(model, [symbol])]
-        assert np.allclose(np.array(frames) * model.config.frame_s, times[: len(frames)], atol=1e-3)
+        written = [at for symbol, at in zip(symbols, frames, strict=True) if shown(model, [symbol])]
+        assert np.allclose(np.array(written) * model.config.frame_s, times[: len(written)], atol=1e-3)
         count += len(tokens)
     assert count > 3 * len(utterances), "too few symbols for a meaningful comparison"
 

@@ -88,7 +88,7 @@ def recognize(model, recordings):
 
 
 def shown(model, symbols):
-    """Return symbols as shown by sherpa-onnx: printable bytes and spaces as text, no `<unk>` and tags of a transducer."""
+    """Return symbols as sherpa-onnx shows them: printable bytes and spaces as text, no `<unk>` and tags."""
     names = [model.tokens.symbols[symbol] for symbol in symbols]
     if model.transducer is not None:
         names = [name for name in names if name != "<unk>" and name not in TAGS]
