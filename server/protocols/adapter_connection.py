@@ -35,6 +35,7 @@ from server.streaming.adapter import (
     PushAudio,
     Reject,
     SendFrame,
+    Setting,
     Skip,
     Switch,
 )
@@ -175,9 +176,7 @@ class AdapterConnection(PatientConnection):
                 self._skip(why)
             case Differing(words):
                 self._metrics.turn_words_differing.inc(words)
-            case ChooseLanguage():
-                self._session.take(action)
-            case Bias() | Endpoint() | Switch():
+            case Bias() | Endpoint() | ChooseLanguage() | Switch():
                 self._set(action)
 
     def _take(self, audio: Audio) -> None:
@@ -203,8 +202,10 @@ class AdapterConnection(PatientConnection):
             _log.info("message skipped", request_id=self._request_id, reason=why)
         self._skipped = True
 
-    def _set(self, action: Bias | Endpoint | Switch) -> None:
+    def _set(self, action: Setting) -> None:
         match action:
+            case ChooseLanguage():
+                self._session.take(action)
             case Bias():
                 self._bias(action)
             case Endpoint():

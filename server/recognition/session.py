@@ -73,9 +73,8 @@ class Session:
         speech = [VoiceActivity(voice, config.sample_rate) if voice else None for _ in indices]
         bias = options.keyterms.bias
         self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in indices)
-        window_samples = None if voice is None else voice.window_samples
         margin_s = MARGIN_S if options.resumable and options.streams > 1 else 0.0  # gives the same order in every run
-        rate = options.sample_rate
+        rate, window_samples = options.sample_rate, None if voice is None else voice.window_samples
         cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in indices)
         self.audio = AudioInput(cutters, multichannel=options.multichannel, waits=not options.resumable)
         self.keyterms = SessionKeyterms(options.keyterms, self.channels, self.audio, decoder, self._step_s)
