@@ -86,7 +86,8 @@ PARAMETERS = (
     Parameter("model", TEXT, "the server's", "Name of a model; others select the default, unless names are strict.",
         "a model of `GET /v1/models`; an unknown name selects the default, unless the operator has made names strict"),
     Parameter("language", TEXT, "the model's", "A language tag; selects the model if none is named.",
-        "a tag such as `es-419`; it selects the model if none is named, and is refused if no model has it"),
+        "a tag such as `es-419`; it selects the model if none is named, and is refused if no model has it; `auto` or "
+        "`multi`: a model of [many languages](models.md#a-language-by-stream) detects it"),
     Parameter("keyterm", TEXTS, "–", "A word or phrase to favor; repeatable. Ignored with greedy decoding.",
         "a word or phrase to favor; repeatable. Like `keywords`, ignored with greedy decoding"),
     Parameter("keywords", TEXTS, "–", "The older form: `word` or `word:boost`; repeatable.",
