@@ -13,6 +13,7 @@ import argparse
 import pickle
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -106,7 +107,7 @@ def warm_up_published() -> None:
 
 def _features() -> None:
     described = PublishedDescription("", "", "", (), 16_000, window=3, shift=1, frames_per_step=1, frame_s=0.01)
-    windows = FbankWindows(WHISPER, described, capacity=1)
+    windows = FbankWindows(replace(WHISPER, normalized=True), described, capacity=1)
     for _ in range(described.first_steps):
         windows.push(np.zeros(1, np.int64), np.zeros((1, described.step_samples), np.int16))
 

@@ -25,6 +25,8 @@ Feed = Literal["window", "bins first", "length", "state", "prompt"]
 """Content of an input: the window (B, L, F), or (B, F, L); the window's length; the next state; the language."""
 
 ENCODER_SUBSAMPLING = 4  # of all zipformers
+BUFFERED = "nemo_parakeet_unified_streaming"
+"""`streaming_model_type` of encoders without states, whose windows contain their context on the left."""
 USUAL_BINS, FEWEST_BINS, MOST_BINS = 80, 40, 160  # of the features; the usual ones of graphs that state no number
 
 
@@ -32,7 +34,8 @@ USUAL_BINS, FEWEST_BINS, MOST_BINS = 80, 40, 160  # of the features; the usual o
 class Contract:
     """Inputs, outputs and states of a graph. `window` and `shift` count feature frames.
 
-    `ignored` outputs follow the result.
+    The first `left` frames of a window are context that a new stream does not have: zeros. `ignored` outputs follow the
+    result. `kept`: first of the result's frames that belong to the shift, and their number; all of them if None.
     """
 
     kind: str
@@ -46,6 +49,13 @@ class Contract:
     sample_rate: int = 16_000
     one_row: bool = False
     prompts: Prompts | None = None  # languages that a stream may choose
+    left: int = 0
+    kept: tuple[int, int] | None = None
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether this is the encoder of a NeMo transducer: a recurrent decoder, and frames (D, T) in the result."""
+        return self.kind in {"nemo-transducer", "nemo-buffered-transducer"}
 
     @property
     def step_samples(self) -> int:
@@ -127,6 +137,40 @@ def _prompts(graph: Graph) -> Prompts:
         return Prompts.read(dictionary, graph.metadata.get("auto_prompt_id"))
     except ValueError as error:
         raise PublishedModelError(f"{graph.path.name}: 'prompt_dictionary' in the metadata: {error}") from error
+
+
+def nemo_buffered(graph: Graph) -> Contract:
+    """Return the contract of an encoder without states: context, shift and context again in each window.
+
+    Raises: PublishedModelError.
+    """
+    name = graph.path.name
+    if (kind := graph.metadata["streaming_model_type"]) != BUFFERED:
+        raise PublishedModelError(f"{name}: streaming models of type {kind!r} are not supported, only {BUFFERED!r}")
+    if (normalize := graph.metadata.get("normalize_type", "")) not in {"", "NA", "per_feature"}:
+        raise PublishedModelError(f"{name}: features normalized by {normalize!r} are not supported, only 'per_feature'")
+    subsampling = graph.number("subsampling_factor")
+    least = {"left": 0, "chunk": 1, "right": 0}
+    encoded = {part: graph.number(f"{part}_encoder_frames", least=few) for part, few in least.items()}
+    frames = {part: graph.number(f"{part}_feature_frames", least=few) for part, few in least.items()}
+    for part, count in frames.items():
+        if count != subsampling * encoded[part]:
+            raise PublishedModelError(
+                f"{name}: '{part}_feature_frames' in the metadata is {count}, but '{part}_encoder_frames' times "
+                f"'subsampling_factor' is {subsampling * encoded[part]}"
+            )
+    return Contract(
+        kind="nemo-buffered-transducer",
+        window=sum(frames.values()),
+        shift=frames["chunk"],
+        subsampling=subsampling,
+        feeds=("bins first", "length"),
+        states=(),
+        fbank=replace(NEMO, bins=bins_of(graph, axis=1), normalized=normalize == "per_feature"),
+        ignored=1,  # the length of the result
+        left=frames["left"],
+        kept=(encoded["left"], encoded["chunk"]),
+    )
 
 
 def t_one(graph: Graph) -> Contract:

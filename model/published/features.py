@@ -1,11 +1,13 @@
 """Streaming feature windows for published models: samples in, one window of log-mel frames per step out.
 
 The frames of all rows of a step are computed by one compiled call (`model.published.filter_bank`). A slot keeps the
-samples and frames at the start of the next window.
+samples and frames at the start of the next window. Frames before a stream's first are zeros; only the windows of
+buffered models, which begin with frames of context on the left, contain them.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,15 @@ Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 KEPT = FRAME_SAMPLES - HOP  # samples that two consecutive frames share
+LEAST_DEVIATION = 1e-5  # added to that of a band
 
 
 class FbankWindows:
     """Feature windows (L, F) of the streams in `capacity` slots."""
 
     def __init__(self, options: Fbank, description: PublishedDescription, *, capacity: int) -> None:
-        self._whisper, self._bins = options.whisper, options.bins
-        self._window, self._shift = description.window, description.shift
+        self._whisper, self._normalized, self._bins = options.whisper, options.normalized, options.bins
+        self._window, self._shift = description.left + description.window, description.shift
         self._timing = np.array([description.lead_samples, description.first_steps], np.int64)
         self._steps = np.zeros(capacity, np.int64)  # number of steps so far, counted up to the first window
         self._tail = np.zeros((capacity, KEPT), np.int16)
@@ -61,6 +64,8 @@ class FbankWindows:
         found = add_frames(slots, int(self._timing[1]), state, (self._new, counts), (ready, windows))
         if self._whisper:
             scale_whisper(windows[:found])
+        if self._normalized:
+            normalize_bands(windows[:found])
         return ready[:found], windows[:found]
 
     def fill(self, rows: int) -> Floats:
@@ -170,6 +175,32 @@ def add_frames(
         steps[slot] = min(steps[slot] + 1, first_steps)
         first += count
     return found
+
+
+@entry_point
+def normalize_bands(windows: Floats) -> None:
+    """Subtract each band's mean over its window and divide by its deviation plus 1e-5, in place; windows (R, L, F).
+
+    Sums are in double precision and in the order of the frames, so that a row's bits depend on nothing else.
+    Source: NeMo's `normalize_batch` with `per_feature`; the deviation is that of the frames, not of a sample of them.
+    """
+    count, bins = windows.shape[1:]
+    for row in range(len(windows)):
+        means, scales = np.zeros(bins, np.float64), np.zeros(bins, np.float64)
+        for frame in range(count):
+            for band in range(bins):
+                means[band] += windows[row, frame, band]
+        for band in range(bins):
+            means[band] /= count
+        for frame in range(count):
+            for band in range(bins):
+                difference = windows[row, frame, band] - means[band]
+                scales[band] += difference * difference
+        for band in range(bins):
+            scales[band] = 1.0 / (math.sqrt(scales[band] / count) + LEAST_DEVIATION)
+        for frame in range(count):
+            for band in range(bins):
+                windows[row, frame, band] = (windows[row, frame, band] - means[band]) * scales[band]
 
 
 class RawWindows:

@@ -36,7 +36,10 @@ PAIRS = FRAME_SAMPLES // 4 + 1  # of an even and an odd term in a sum over half 
 
 @dataclass(frozen=True, slots=True)
 class Fbank:
-    """Options of the log-mel frames; `bins`: mel bands of a frame, at least 16."""
+    """Options of the log-mel frames; `bins`: mel bands of a frame, at least 16.
+
+    `normalized`: each band of a window has mean 0 and deviation 1.
+    """
 
     bins: int = 80
     window: str = "povey"
@@ -45,6 +48,7 @@ class Fbank:
     remove_dc: bool = True
     librosa: bool = False
     whisper: bool = False
+    normalized: bool = False
 
 
 KALDI = Fbank()

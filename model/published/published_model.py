@@ -112,7 +112,8 @@ class PublishedModel:
             step, graph = None, network_of(graphs)
             shape = check_graph(graph, contract)
             least = least_rows(graph, contract, shape)
-            width, frames = shape if contract.kind == "nemo-transducer" else shape[::-1]
+            width, frames = shape if contract.recurrent else shape[::-1]
+            frames = frames if contract.kept is None else contract.kept[1]
         else:
             step, graph = network.step(scales), network.graph
             shape, least = step.result_shape, 1

@@ -54,15 +54,12 @@ def contract_of_network(graph: Graph, *, encoder: bool) -> Contract:
     """Return the contract of a model, or of the encoder of a transducer. Raises: PublishedModelError."""
     if not encoder:
         return for_batches_of(graph, KINDS[recognize(graph)][1](graph))
-    if is_recurrent(graph):
+    if "streaming_model_type" in graph.metadata:
+        return for_batches_of(graph, contracts.nemo_buffered(graph))
+    if _is_nemo(graph):
         return for_batches_of(graph, contracts.nemo(graph, "nemo-transducer"))
     _check_encoder_kind(graph)
     return for_batches_of(graph, contracts.zipformer2(graph, "zipformer2-transducer"))
-
-
-def is_recurrent(encoder: Graph) -> bool:
-    """Return whether this is the encoder of NeMo's transducers, which have a recurrent prediction network."""
-    return any(key.startswith("cache_last_") for key in encoder.metadata)
 
 
 def symbols_and_search(
@@ -74,13 +71,16 @@ def symbols_and_search(
         tokens = Tokens.read(files.tokens, width)
         _check_vocabulary(graph, contract, width)
         return tokens, None
-    recurrent = contract.kind == "nemo-transducer"
     decoder, joiner = graphs["decoder"], graphs["joiner"]
-    size = graph.number("vocab_size") + 1 if recurrent else decoder.number("vocab_size")
+    size = graph.number("vocab_size") + 1 if contract.recurrent else decoder.number("vocab_size")
     tokens = Tokens.read(files.tokens, size)
-    if recurrent:
+    if contract.recurrent:
         return tokens, Recurrent.of(graph, decoder, joiner, tokens, width)
     return tokens, Stateless.of(decoder, joiner, tokens, width)
+
+
+def _is_nemo(encoder: Graph) -> bool:
+    return any(key.startswith("cache_last_") or key == "normalize_type" for key in encoder.metadata)
 
 
 def _check_encoder_kind(encoder: Graph) -> None:
@@ -110,12 +110,13 @@ def description_of(files: PublishedFiles, contract: Contract, frames: int, diges
         architecture=contract.kind,
         languages=languages_of(files.folder.resolve().name) if contract.prompts is None else contract.prompts.languages,
         sample_rate=contract.sample_rate,
-        window=contract.window,
+        window=contract.window - contract.left,
         shift=contract.shift,
         frames_per_step=frames,
         frame_s=contract.shift * 0.01 / frames if raw else contract.subsampling * 0.01,
         hop=contract.sample_rate // 100,
         raw=raw,
+        left=contract.left,
     )
 
 

@@ -38,11 +38,12 @@ class GraphSlots:
         least: int = 1,
         threads: int = 1,
     ) -> None:
-        """`result`: shape of one stream's result. Batches below `least` rows are padded with a scratch row.
+        """`result`: shape of one row's result as the graph returns it; `result_shape` has the frames that are kept.
 
+        Batches below `least` rows are padded with a scratch row.
         More than one of `threads` gives the same bits only if `why_undivided` has no reason.
         """
-        self.result_shape = result
+        self.result_shape = result if contract.kept is None else (*result[:-1], contract.kept[1])
         self._least = 1 if contract.one_row else least
         self.largest = 1 if contract.one_row else max(largest, self._least)
         self._threads = 1 if contract.one_row else min(threads, capacity)
@@ -106,7 +107,7 @@ class BoundGraph:
         least: int,
     ) -> None:
         """`scratch`: a slot that is always in its initial state, for rows that pad a batch to `least`."""
-        self._graph, self._contract, self._result_shape = graph, contract, result
+        self._graph, self._contract = graph, contract
         self._scratch, self._largest, self._least = scratch, largest, least
         self._states = states.batched(largest)
         kind, shape = next(
@@ -114,6 +115,8 @@ class BoundGraph:
         )
         self._window = np.zeros((largest, *(size for size in shape[1:] if size is not None)), ELEMENTS[kind])
         self._result = np.zeros((largest, *result), np.float32)
+        first, count = contract.kept or (0, None)
+        self._kept = self._result if count is None else self._result[..., first : first + count]
         self._lengths = np.full(largest, contract.window, np.int64)
         self._prompts = np.zeros(largest, np.int64)
         self._bound = functools.lru_cache(maxsize=None)(self._bind)
@@ -137,7 +140,7 @@ class BoundGraph:
             self._states.gather(np.append(members, [self._scratch] * (rows - count)) if rows > count else members)
             self._graph.session.run_with_iobinding(self._bound(rows))
             self._states.scatter(members, rows)
-            results[first : first + count] = self._result[:count]
+            results[first : first + count] = self._kept[:count]
 
     def _feed(self, feed: Feed, rows: int, states: list[NDArray[Any]]) -> NDArray[Any]:
         match feed:
@@ -225,7 +228,7 @@ def _noise(contract: Contract, rows: int) -> NDArray[Any]:
 
 
 def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:
-    """Check a graph against its contract and run one window of silence. Returns: shape of one stream's result.
+    """Check a graph against its contract and run one window of silence. Returns: shape of one row's result.
 
     Raises: PublishedModelError.
     """
@@ -243,5 +246,9 @@ def check_graph(graph: Graph, contract: Contract) -> tuple[int, ...]:
     if outputs[0].ndim != 3 or outputs[0].dtype != np.float32 or len(outputs[0]) != 1:
         raise PublishedModelError(
             f"{graph.path.name}: output 0 is {outputs[0].dtype} {list(outputs[0].shape)}, not frames of floats"
+        )
+    if contract.kept is not None and outputs[0].shape[-1] < (needed := sum(contract.kept)):
+        raise PublishedModelError(
+            f"{graph.path.name}: output 0 has {outputs[0].shape[-1]} frames, by its metadata it should have {needed}"
         )
     return tuple(outputs[0].shape[1:])

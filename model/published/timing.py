@@ -24,6 +24,7 @@ class PublishedDescription:
     """Description of a published model; implements `model.description.ModelDescription`.
 
     `window` and `shift` count feature frames; a model that takes samples (`raw`) has one window per step.
+    `left`: frames that the graph takes before a window, zeros before a stream's first frame; no step waits for them.
     """
 
     name: str
@@ -37,6 +38,7 @@ class PublishedDescription:
     frame_s: float
     hop: int = HOP
     raw: bool = False
+    left: int = 0
 
     @property
     def step_samples(self) -> int:

@@ -79,10 +79,12 @@ def _facts(model: AcousticModel, published: PublishedModel | None, path: Path) -
     if published is not None:
         described = published.config
         files = (*published.files.graphs.values(), published.files.tokens)
-        window_ms = step_ms if described.raw else 1_000.0 * described.window * described.hop / described.sample_rate
-        latency_ms = 1_000 * described.latency_s
+        frame_ms = 1_000.0 * described.hop / described.sample_rate
+        context_ms, latency_ms = frame_ms * described.left, 1_000 * described.latency_s
+        window_ms = step_ms if described.raw else frame_ms * described.window + context_ms
     else:
         files, window_ms, latency_ms = (path,), step_ms, step_ms + 1_000 * config.delay_frames * config.frame_s
+        context_ms = 0.0
     return {
         "kind": config.architecture,
         "name": config.name,
@@ -90,6 +92,7 @@ def _facts(model: AcousticModel, published: PublishedModel | None, path: Path) -
         "precision": model.facts.precision,
         "languages": list(config.languages),
         "sample_rate": config.sample_rate,
+        "context_ms": round(context_ms, 1),
         "window_ms": round(window_ms, 1),
         "shift_ms": round(step_ms, 1),
         "frame_ms": round(1_000 * config.frame_s, 1),

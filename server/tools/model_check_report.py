@@ -29,6 +29,8 @@ def _facts(model: Document) -> Iterator[tuple[str, str]]:
     yield "model", f"{model['name']} ({model['version']}){languages}"
     yield "kind", f"{model['kind']}, {model['precision']}"
     window, shift = f"window {model['window_ms']:g} ms", f"shift {model['shift_ms']:g} ms"
+    if model["context_ms"]:
+        window += f" with {model['context_ms']:g} ms of earlier audio, which every step computes again"
     yield "audio", f"{model['sample_rate']} Hz, {window}, {shift}, output frames of {model['frame_ms']:g} ms"
     latency = f"at most {model['latency_ms']:g} ms from a sound until the step that decodes it has its audio"
     yield "latency", latency if model["kind"] in OWN_KINDS else f"{latency}, due to the window"

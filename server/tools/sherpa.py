@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.published.published_model import PublishedModel
-from model.published.timing import TAIL_FRAMES
+from model.published.timing import TAIL_FRAMES, PublishedDescription
 
 FACTORIES = {
     "zipformer2-ctc": "from_zipformer2_ctc",
@@ -21,9 +21,13 @@ FACTORIES = {
     "t-one-ctc": "from_t_one_ctc",
     "zipformer2-transducer": "from_transducer",
     "nemo-transducer": "from_transducer",
+    "nemo-buffered-transducer": "from_transducer",
 }
 RAW_SILENCE_S = 0.66
 """Silence after the audio for models with raw samples as input. Source: sherpa-onnx's examples."""
+UNFINISHED = 40
+"""Samples of silence more for audio that is not finished: a frame is then decoded with its last sample, 280 after its
+hop, and no longer once its center was there; and a buffered window with its last frame, not with the one after it."""
 UNWRITTEN = "<unk>"  # omitted by sherpa-onnx for some models
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -47,10 +51,7 @@ def sherpa_version() -> str | None:
 
 
 def sherpa_tokens(model: PublishedModel, pcm: NDArray[np.int16]) -> list[str]:
-    """Return the tokens of sherpa-onnx for samples (S,) int16 followed by silence; word boundaries as spaces.
-
-    With this silence it decodes exactly the windows that our flush does. See `model.published.timing`.
-    """
+    """Return the tokens of sherpa-onnx for samples (S,) int16 followed by silence; word boundaries as spaces."""
     import sherpa_onnx
 
     config = model.config
@@ -62,14 +63,32 @@ def sherpa_tokens(model: PublishedModel, pcm: NDArray[np.int16]) -> list[str]:
         enable_endpoint_detection=False,
         **{role: str(path) for role, path in model.files.graphs.items()},
     )
-    silence = round(RAW_SILENCE_S * config.sample_rate) if config.raw else (config.window + TAIL_FRAMES) * config.hop
     stream = engine.create_stream()
-    samples = np.concatenate([pcm.astype(np.float32) / 32_768, np.zeros(silence, np.float32)])
+    samples = np.concatenate([pcm.astype(np.float32) / 32_768, np.zeros(silence_of(config), np.float32)])
     stream.accept_waveform(config.sample_rate, samples)
-    stream.input_finished()
+    if not is_buffered(config):
+        stream.input_finished()
     while engine.is_ready(stream):
         engine.decode_stream(stream)
     return as_shown(engine.tokens(stream))
+
+
+def silence_of(config: PublishedDescription) -> int:
+    """Return the samples of silence after which sherpa-onnx decodes the windows that a flush decodes here.
+
+    See `model.published.timing`.
+    """
+    if config.raw:
+        return round(RAW_SILENCE_S * config.sample_rate)
+    return (config.window + TAIL_FRAMES) * config.hop + (UNFINISHED if is_buffered(config) else 0)
+
+
+def is_buffered(config: PublishedDescription) -> bool:
+    """Whether sherpa-onnx decodes the rest of finished audio with zeros instead of features; a flush decodes silence.
+
+    So the audio must not be finished to have the same windows.
+    """
+    return config.architecture == "nemo-buffered-transducer"
 
 
 def as_shown(tokens: Sequence[str]) -> list[str]:

@@ -39,7 +39,9 @@ def graph_name(folder):
     return next((name for name in names if name.startswith("encoder")), names[0])
 
 
-@pytest.mark.parametrize("kind", ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer"])
+@pytest.mark.parametrize(
+    "kind", ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-buffered-transducer"]
+)
 def test_a_batch_axis_of_1_is_stepped_row_by_row_with_the_results_of_single_streams(kind, tmp_path):
     folder = copied(kind, tmp_path)
     model = PublishedModel.load(fixed(folder, graph_name(folder), 1), device="cpu", threads=2)

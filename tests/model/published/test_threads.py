@@ -18,6 +18,7 @@ from tests.support.networks.published import probe_of
 
 ROWS = (1, 2, 3, 5, 8)
 VARIANTS = ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-transducer"]
+VARIANTS += ["nemo-buffered-transducer"]
 
 
 def bits_of(model, *, tile_rows=None):

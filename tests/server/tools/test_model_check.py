@@ -49,6 +49,8 @@ def test_each_kind_is_described_with_the_same_tokens_as_sherpa_onnx(probe, kind)
     assert (model["symbols"], model["frame_ms"]) == (made.vocabulary, round(1000 * made.frame_s, 1))
     hop_ms = 10 if kind != "t-one-ctc" else 1000 / made.sample_rate
     assert (model["window_ms"], model["shift_ms"]) == (made.window * hop_ms, made.shift * hop_ms)
+    assert model["context_ms"] == (5_600 if kind == "nemo-buffered-transducer" else 0)
+    assert ("earlier audio, which every step computes again" in "\n".join(lines(found))) == (model["context_ms"] > 0)
     assert found["rows"]["one_row"] is False
     assert found["audio"]["sherpa"]["equal"]
     assert found["audio"]["sherpa"]["tokens"] > 10

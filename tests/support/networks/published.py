@@ -11,8 +11,7 @@ import numpy as np
 from model.acoustic import log_probs_of
 from model.ctc.greedy import GreedyDecoder, TransducerDecoder
 from model.published.published_model import PublishedModel
-from model.published.timing import TAIL_FRAMES
-from server.tools.sherpa import FACTORIES
+from server.tools.sherpa import FACTORIES, is_buffered, silence_of
 from tests.support.needs import need_package
 from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import KINDS, make_probe
@@ -34,8 +33,11 @@ VARIANTS = {
     **{name: ("nemo-transducer", NEMOTRON | steps) for name, steps in STEPS.items()},
     "nemotron-languages": ("nemo-transducer", PROMPTED | {"window": 41, "shift": 32, "seed": 3}),
     "zipformer-chinese": ("zipformer2-ctc", {"tokens": "chinese"}),
+    "buffered-1120": ("nemo-buffered-transducer", {"chunk": 7, "right": 7, "data": "encoder.weights"}),
+    "buffered-unnormalized": ("nemo-buffered-transducer", {"normalize_type": "", "left": 14}),
 }
 VARIANTS |= {kind: (kind, {}) for kind in KINDS}
+SLOW_VARIANTS = {"buffered-240": ("nemo-buffered-transducer", {"chunk": 1, "right": 2})}
 
 
 PRINTABLE = re.compile(r"<0x([2-6][0-9A-F]|7[0-9A-E])>")
@@ -45,7 +47,7 @@ PRINTABLE = re.compile(r"<0x([2-6][0-9A-F]|7[0-9A-E])>")
 def probe_of(variant):
     """Return the probe of a variant, created once."""
     need_package("onnx")
-    kind, changes = VARIANTS[variant]
+    kind, changes = (VARIANTS | SLOW_VARIANTS)[variant]
     return make_probe(kind, process_folder(variant), **changes)
 
 
@@ -59,11 +61,6 @@ def decoder_for(model):
     """Return the greedy decoder of a model."""
     kind = TransducerDecoder if model.transducer is not None else GreedyDecoder
     return kind(model.tokens, model.config.frame_s)
-
-
-def tail_s(model):
-    """Return the seconds of silence after which sherpa-onnx has decoded the windows that a flush decodes here."""
-    return 0.66 if model.config.raw else (model.config.window + TAIL_FRAMES) / 100
 
 
 def symbols_of(model, frames):
@@ -108,15 +105,19 @@ def sherpa(variant):
     return factory(tokens=str(probe.tokens), **options, **files)
 
 
-def reference(variant, pcm, language=None):
-    """Return sherpa-onnx's symbols and their times in seconds of audio: it halves those of NeMo's CTC models."""
+def reference(variant, pcm, language=None, *, finished=False):
+    """Return sherpa-onnx's symbols and their times in seconds of audio: it halves those of NeMo's CTC models.
+
+    `finished`: of a buffered model, too, whose last windows then have zeros after the silence.
+    """
     model, engine = model_of(variant), sherpa(variant)
     rate, stream = model.config.sample_rate, engine.create_stream()
     if language is not None:
         stream.set_option("language", language)
-    silence = np.zeros(int(tail_s(model) * rate), np.float32)
+    silence = np.zeros(silence_of(model.config), np.float32)
     stream.accept_waveform(rate, np.concatenate([np.asarray(pcm, np.int16).astype(np.float32) / 32768, silence]))
-    stream.input_finished()
+    if finished or not is_buffered(model.config):
+        stream.input_finished()
     while engine.is_ready(stream):
         engine.decode_stream(stream)
     factor = 2.0 if probe_of(variant).kind == "nemo-ctc" else 1.0

@@ -16,7 +16,7 @@ from server.tools.fetch.download import url_problem
 from tests.support.networks.probes import make_probe
 from tests.support.servers.release_site import FILE, NAME, digest_of, fetch, left, one_line, tar_of
 
-TRANSDUCERS = {"zipformer2-transducer", "nemo-transducer"}
+TRANSDUCERS = {"zipformer2-transducer", "nemo-transducer", "nemo-buffered-transducer"}
 
 
 def test_a_model_of_the_list_is_fetched_checked_and_examined(site, in_list, archive, tmp_path):

@@ -39,18 +39,23 @@ def log_mels(samples, mels):
     return np.log(power @ np.maximum(0, np.minimum(rising, falling)).T + 1.2e-7).astype(np.float32)
 
 
-def windows_of(kind, window, shift, feature="", bins=80):
-    """Return the recording as windows for the first input of a kind, each with a batch axis of one."""
+def windows_of(kind, window, shift, feature="", bins=80, *, context=0, normalized=False):
+    """Return the recording as windows for the first input of a kind, each with a batch axis of one.
+
+    `context`: frames of zeros before the recording. `normalized`: each bin has mean 0 and deviation 1 in a window.
+    """
     samples = speech()
     if kind == "t-one-ctc":
         slow = samples[: len(samples) // 2 * 2].reshape(-1, 2).mean(1)  # 8 kHz
         blocks = (32767 * slow[: len(slow) // window * window]).astype(np.int32).reshape(-1, 1, window, 1)
         return list(blocks)
-    frames = log_mels(samples, bins)
+    frames = np.pad(log_mels(samples, bins), ((context, 0), (0, 0)))
     blocks = [frames[start : start + window] for start in range(0, len(frames) - window, shift)]
     if feature == "whisper":
         blocks = [block / np.float32(np.log(10)) for block in blocks]
         blocks = [(np.maximum(block, block.max() - 8) + 4) / 4 for block in blocks]
+    if normalized:
+        blocks = [(block - block.mean(0)) / (block.std(0) + 1e-5) for block in blocks]
     return [(block.T if kind.startswith("nemo") else block)[None] for block in blocks]
 
 

@@ -19,8 +19,6 @@ from .exporting import END, bias, dense, depthwise, gated, layer_norm, part, poi
 from .graph import FLOAT
 
 SUBSAMPLING = 8
-MEAN, DEVIATION = -10.0, 4.0  # of the features of speech
-DROPPED = 2  # first frames of the subsampling, which overlap the previous chunk
 MASKED = np.float32(-10_000)
 HALF = np.float32(0.5)
 LANGUAGES = {"en-US": 0, "en-GB": 1, "de-DE": 2, "ja-JP": 4, "pt-BR": 5, "pt-PT": 6, "auto": 9}  # of prompts
@@ -42,6 +40,9 @@ class FastConformer:
     channels: int = 16  # of the subsampling's convolutions
     positions: int = 100  # most frames that the table of relative positions is for
     prompts: int = 0  # languages that the graph has room for; 0: it takes none
+    dropped: int = 2  # first frames of the subsampling, which overlap the previous chunk
+    mean: float = -10.0  # of the features of speech
+    deviation: float = 4.0
     pred_rnn_layers: int = 1  # these two only for the transducer
     pred_hidden: int = 16
 
@@ -52,7 +53,10 @@ class FastConformer:
     @property
     def reduced(self):
         """Mel bins after three convolutions of stride 2."""
-        return ((self.bins // 2 + 1) // 2 + 1) // 2 + 1
+        size = self.bins
+        for _ in range(3):
+            size = size // 2 + 1 if self.dropped else (size + 1) // 2
+        return size
 
     def metadata(self, vocabulary):
         """Return the metadata without that of the transducer; `vocabulary` counts the blank, NeMo's does not."""
@@ -146,16 +150,20 @@ def write_encoder(graph, spec):
 
 
 def subsampling(graph, x, length, spec):
-    """Mel frames (N, T, F) and their count → frames of 80 ms (N, T', D) and their count, both (N,) int64."""
+    """Mel frames (N, T, F) and their count → frames of 80 ms (N, T', D) and their count, both (N,) int64.
+
+    The first `spec.dropped` frames are left out; kernels are centered on a frame if there are none.
+    """
     channels, lengths = spec.channels, graph("Cast", length, to=FLOAT)
-    kernel = graph.weight(channels, 1, 3, 3, scale=1 / 3 / DEVIATION)
+    kernel = graph.weight(channels, 1, 3, 3, scale=1 / 3 / spec.deviation)
     # released weights have learned the features' mean, random ones are given it
-    offsets = graph.constant(graph.initializers[kernel].sum((1, 2, 3)) * -MEAN)
-    x = causal(graph, graph("Unsqueeze", x, [1]), kernel, offsets, 1)
+    offsets = graph.constant(graph.initializers[kernel].sum((1, 2, 3)) * -spec.mean)
+    before = 2 if spec.dropped else 1
+    x = halved(graph, graph("Unsqueeze", x, [1]), (kernel, offsets, 1), before)
     x = graph("Relu", x)
     for _ in range(2):
         kernel = graph.weight(channels, 1, 3, 3, scale=1 / 3)
-        x = causal(graph, x, kernel, bias(graph, channels), channels)
+        x = halved(graph, x, (kernel, bias(graph, channels), channels), before)
         kernel = graph.weight(channels, channels, 1, 1, scale=(2 / channels) ** 0.5)
         x = graph("Relu", graph("Conv", x, kernel, bias(graph, channels), kernel_shape=[1, 1]))
     x = graph("Transpose", x, perm=[0, 2, 1, 3])  # (N, T', C, F')
@@ -163,15 +171,22 @@ def subsampling(graph, x, length, spec):
     inner = channels * spec.reduced
     x = dense(graph, x, inner, spec.hidden, scale=(inner * spec.hidden) ** -0.5)  # of unit size after the scaling
     for _ in range(3):
-        lengths = graph("Div", graph("Add", lengths, np.float32(0)), np.float32(2))
+        lengths = graph("Div", graph("Add", lengths, np.float32(before - 2)), np.float32(2))
         lengths = graph("Floor", graph("Add", lengths, np.float32(1)))
-    lengths = graph("Sub", graph("Cast", lengths, to=7), np.int64(DROPPED))
-    return part(graph, x, DROPPED, END, 1), graph("Max", lengths, np.int64(0))
+    lengths = graph("Cast", lengths, to=7)
+    if not spec.dropped:
+        return x, lengths
+    lengths = graph("Sub", lengths, np.int64(spec.dropped))
+    return part(graph, x, spec.dropped, END, 1), graph("Max", lengths, np.int64(0))
 
 
-def causal(graph, x, kernel, offsets, groups):
-    """Convolve (N, C, T, F) with 3 x 3 taps and stride 2, after two values of padding and before one on both axes."""
-    padded = graph("Pad", x, [0, 0, 2, 2, 0, 0, 1, 1], np.float32(0))
+def halved(graph, x, convolution, before):
+    """Convolve (N, C, T, F) with 3 x 3 taps and stride 2, after `before` zeros and before one on both axes.
+
+    `convolution`: kernel, bias, groups.
+    """
+    kernel, offsets, groups = convolution
+    padded = graph("Pad", x, [0, 0, before, before, 0, 0, 1, 1], np.float32(0))
     return graph("Conv", padded, kernel, offsets, kernel_shape=[3, 3], strides=[2, 2], group=groups)
 
 
@@ -203,7 +218,7 @@ def masks(graph, total, lengths, seen, spec):
 
 
 def layer(graph, spec, x, caches, shared):
-    """x (N, T', D) and its caches (N, left, D) and (N, D, kept) → x and the next caches.
+    """x (N, T', D) and its caches (N, left, D) and (N, D, kept), or None for each → x and the next caches.
 
     `shared`: table of positions, mask of padding, mask of attention, the same for every layer.
     """
@@ -228,9 +243,11 @@ def attention(graph, spec, x, cache, shared):
     """Attend from x (N, T', D) to the cached frames (N, left, D) and x; return the result and the next cache."""
     positions, hidden_places = shared
     count, heads, each = spec.hidden, spec.heads, spec.hidden // spec.heads
-    joined = graph("Concat", cache, x, axis=1)  # (N, left + T', D)
-    kept = size(graph, x, 1)
-    following = graph("Concat", part(graph, cache, kept, END, 1), part(graph, x, 0, kept, 1), axis=1)
+    joined = x if cache is None else graph("Concat", cache, x, axis=1)  # (N, left + T', D)
+    following = None
+    if cache is not None:
+        kept = size(graph, x, 1)
+        following = graph("Concat", part(graph, cache, kept, END, 1), part(graph, x, 0, kept, 1), axis=1)
     rows = size(graph, x, 0)
 
     def split(values, batch):
@@ -266,14 +283,21 @@ def shift(graph, scores):
 
 
 def convolution(graph, spec, x, cache, padding):
-    """Apply the convolution module to (N, T', D) with its cache (N, D, kept); return the result and the next cache."""
+    """Apply the convolution module to (N, T', D) with its cache (N, D, kept); return the result and the next cache.
+
+    Without a cache its taps are centered on a frame, and its batch normalization is part of their weights.
+    """
     count = spec.hidden
     x = gated(
         graph, pointwise(graph, graph("Transpose", x, perm=[0, 2, 1]), count, 2 * count, scale=2 * count**-0.5), 1
     )
     x = graph("Where", graph("Unsqueeze", padding, [1]), np.float32(0), x)
-    joined = graph("Concat", cache, x, axis=2)  # (N, D, kept + T')
-    x = graph("Transpose", depthwise(graph, joined, count, spec.kept + 1), perm=[0, 2, 1])
-    x = graph("Transpose", layer_norm(graph, x, count), perm=[0, 2, 1])
+    if cache is None:
+        following, x = None, depthwise(graph, x, count, spec.kept + 1, pads=(spec.kept // 2, spec.kept // 2))
+    else:
+        joined = graph("Concat", cache, x, axis=2)  # (N, D, kept + T')
+        following = part(graph, joined, -spec.kept, END, 2)
+        x = graph("Transpose", depthwise(graph, joined, count, spec.kept + 1), perm=[0, 2, 1])
+        x = graph("Transpose", layer_norm(graph, x, count), perm=[0, 2, 1])
     x = pointwise(graph, silu(graph, x), count, count, scale=2 * count**-0.5)
-    return graph("Transpose", x, perm=[0, 2, 1]), part(graph, joined, -spec.kept, END, 2)
+    return graph("Transpose", x, perm=[0, 2, 1]), following

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from . import fastconformer, t_one, transducers, zipformer
+from . import fastconformer, parakeet, t_one, transducers, zipformer
 from .calibration import biases, open_session, run_windows, windows_of
 from .graph import Graph, onnx
 from .tokens import blank_of, symbols, write_tokens
@@ -18,18 +18,19 @@ def alone(write):
     return lambda graphs, spec, vocabulary: {"model": write(graphs["model"], spec, vocabulary)}
 
 
-TRANSDUCERS = ("zipformer2-transducer", "nemo-transducer")
+TRANSDUCERS = ("zipformer2-transducer", "nemo-transducer", "nemo-buffered-transducer")
 FORMATS = {
     "zipformer2-ctc": (zipformer.Zipformer, zipformer.SIZES, alone(zipformer.write_ctc)),
     "nemo-ctc": (fastconformer.FastConformer, fastconformer.SIZES, alone(fastconformer.write_ctc)),
     "t-one-ctc": (t_one.TOne, t_one.SIZES, alone(t_one.write_ctc)),
     "zipformer2-transducer": (zipformer.Zipformer, zipformer.SIZES, transducers.write_zipformer2),
     "nemo-transducer": (fastconformer.FastConformer, fastconformer.SIZES, transducers.write_nemo),
+    "nemo-buffered-transducer": (parakeet.Parakeet, parakeet.SIZES, transducers.write_buffered),
 }
 KINDS = tuple(FORMATS)
 FRAME_S = {"zipformer2-ctc": 0.04, "nemo-ctc": 0.08, "t-one-ctc": 0.03}
-FRAME_S |= {"zipformer2-transducer": 0.04, "nemo-transducer": 0.08}
-VOCABULARIES = {"small": 60, "22m": 500, "65m": 500, "26m": 1025, "109m": 1025}
+FRAME_S |= {"zipformer2-transducer": 0.04, "nemo-transducer": 0.08, "nemo-buffered-transducer": 0.08}
+VOCABULARIES = {"small": 60, "22m": 500, "65m": 500, "26m": 1025, "109m": 1025, "600m": 1025}
 STYLES = {"t-one-ctc": "characters"}
 LEAST = {"bytes": 320}  # least vocabulary of styles that need more than a small one
 CTC_BLANK_SHARE = 0.6
@@ -62,7 +63,8 @@ class Probe:
 def make_probe(kind, folder, *, size="small", seed=0, **changes):
     """Write a probe of this kind to the folder, which is created.
 
-    `size`: "small", or a published number of weights: "22m" and "65m" of zipformer2, "26m" and "109m" of NeMo.
+    `size`: "small", or a published number of weights: "22m" and "65m" of zipformer2, "26m" and "109m" of NeMo, "600m"
+    of buffered models.
     `changes`: the sizes that the kind's module lists (window, shift, state_dim, …), and `vocabulary` (blank included),
     `tokens` (a style of tokens.py), `space` ("line" or "|", of characters), `suffix` (of the file names, as
     "-epoch-99-avg-1-chunk-16-left-128"), `quantized` (products of bytes, in a file named int8), `data` (of the file for
@@ -121,13 +123,25 @@ def save(models, folder, ending, data=None):
 def calibrate(models, states, kind, spec, blank):
     """Set the output biases of a model by calibration with a recording."""
     sessions = {role: open_session(model.SerializeToString()) for role, model in models.items()}
-    windows = windows_of(kind, spec.window, spec.shift, getattr(spec, "feature", ""), getattr(spec, "bins", 80))
+    context = 8 * spec.left if kind == "nemo-buffered-transducer" else 0
+    normalized = getattr(spec, "normalize_type", "") == "per_feature"
+    windows = windows_of(
+        kind,
+        spec.window,
+        spec.shift,
+        getattr(spec, "feature", ""),
+        getattr(spec, "bins", 80),
+        context=context,
+        normalized=normalized,
+    )
     role = next(iter(models))
     outputs = run_windows(sessions[role], states, windows)
+    if context:
+        outputs = [output[:, :, spec.left : spec.left + spec.chunk] for output in outputs]
     if kind not in TRANSDUCERS:
         set_constant(models[role], "bias", biases(np.concatenate(outputs, axis=1)[0], blank, CTC_BLANK_SHARE))
         return
-    if kind == "nemo-transducer":
+    if kind.startswith("nemo"):
         outputs = [output.transpose(0, 2, 1) for output in outputs]
     frames = np.concatenate(outputs, axis=1)[0]  # (T, D)
     joiner = models["joiner"]

@@ -20,7 +20,7 @@ SPACES = {"line": "", "|": "|"}  # a line with only a number is the space; some 
 
 def special_symbols(kind, style):
     """Return the symbols before the ordinary ones, including the blank, and the symbols after them."""
-    if kind in ("nemo-ctc", "nemo-transducer"):
+    if kind.startswith("nemo"):
         return ["<unk>"], ["<blk>"]
     if kind == "t-one-ctc":
         return [], ["<blk>"]

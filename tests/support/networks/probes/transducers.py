@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import fastconformer, zipformer
+from . import fastconformer, parakeet, zipformer
 from .graph import FLOAT
 
 ROLES = ("encoder", "decoder", "joiner")
-BLANK_SHARES = {"zipformer2-transducer": 0.85, "nemo-transducer": 0.65}
+BLANK_SHARES = {"zipformer2-transducer": 0.85, "nemo-transducer": 0.65, "nemo-buffered-transducer": 0.65}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,14 @@ def joined(graph, frame, history, projected, head):
     return graph("Add", graph("Mul", tokens, 1 - only_blank), graph("Mul", score, only_blank))
 
 
-def write_nemo(graphs, spec, vocabulary):
+def write_buffered(graphs, spec, vocabulary):
+    """The three graphs of a nemo-buffered-transducer: their metadata by role."""
+    return write_nemo(graphs, spec, vocabulary, parakeet) | {"decoder": {"streaming_model_type": parakeet.TYPE}}
+
+
+def write_nemo(graphs, spec, vocabulary, encoder=fastconformer):
     """The three graphs of a nemo-transducer: their metadata by role."""
-    fastconformer.write_frames(graphs["encoder"], spec)
+    encoder.write_frames(graphs["encoder"], spec)
     size, inner = spec.hidden, spec.pred_hidden
     write_lstm(graphs["decoder"], spec, vocabulary)
     joiner = graphs["joiner"]
