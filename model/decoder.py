@@ -13,7 +13,7 @@ import model
 from model.attention_config import OwnConfig
 from model.config import BEAMS
 from model.ctc.beam import BeamDecoder
-from model.ctc.greedy import GreedyDecoder, TransducerDecoder
+from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder
 from model.ctc.phones import PhoneLexicon
 from model.ctc.rescoring import Rescorer
@@ -26,6 +26,7 @@ from model.lexicon.lexicon import Lexicon, kept_lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.recurrent.model import digest_at, kept_model
 from model.segment_model import reader_for
+from model.transducer.decoder import TransducerDecoder
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
 OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # next to it, by language
@@ -137,20 +138,25 @@ def own_search(config: OwnConfig, beams: int, language: Language, **options: Any
 
 
 def decoder_of(
-    facts: ModelFacts, *, decoder: DecoderName = "auto", beams: int = BEAMS, lm: LanguageModelName = None
+    facts: ModelFacts,
+    *,
+    decoder: DecoderName = "auto",
+    beams: int = BEAMS,
+    lm: LanguageModelName = None,
+    reproducible: bool = False,
 ) -> Decoder:
     """Return the decoder of a loaded model, ready for its first stream. Raises: ModelError.
 
     The shipped language model, of English words, is used for a published model where its path is given alone; `auto` is
-    beam search where there is a language model.
+    beam search where there is a language model. `reproducible`: no row of a transducer may depend on others.
     """
     config, tokens = facts.config, facts.tokens
-    if facts.transducer:
+    if facts.transducer is not None:
         if decoder == "beam" or isinstance(lm, Path):
             raise PublishedModelError(
                 f"{config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
             )
-        return TransducerDecoder(tokens, config.frame_s)
+        return TransducerDecoder(facts.transducer.load(), config.frame_s, facts.transducer.digest, alone=reproducible)
     if facts.published and lm is None:
         lm = "off"
     search: BeamDecoder | GreedyDecoder

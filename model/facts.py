@@ -19,11 +19,22 @@ from model.machine.device import CPU, Device
 from model.published.prompts import Prompts
 
 
+class TransducerSource(Protocol):
+    """Where the prediction network and the joiner of a transducer are: `model.published.transducer.TransducerFiles`."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of the model."""
+
+    def load(self) -> Any:
+        """Return the networks. Raises: PublishedModelError."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """Configuration, digest, number format (as `--precision` names it), device and symbols of a loaded model.
 
-    The search of a transducer is part of the model's steps, so neither its decoder nor its joiner network is needed.
+    A transducer's decoder needs two small networks more, which it loads by `transducer`.
     """
 
     config: ModelDescription
@@ -31,7 +42,7 @@ class ModelFacts:
     precision: str
     device: Device
     tokens: Tokens
-    transducer: bool = False  # its outputs are the symbols that its own search found, not log-probabilities of all
+    transducer: TransducerSource | None = None  # its outputs are then frames for these networks, not log-probabilities
     one_row: bool = False  # its graph takes a batch of one row
     undivided: str = ""  # why a step has one thread though more were asked for; empty if it has them
     prompts: Prompts | None = None  # languages that a stream may choose; then a step ends with the choice

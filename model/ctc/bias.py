@@ -101,7 +101,7 @@ class Bias:
             words |= {phones: word for word, variants in each for phones in variants}
             variants = itertools.product(*(variants for _, variants in each))
             spoken |= dict.fromkeys(itertools.islice(variants, MAX_PRONUNCIATIONS), boost)
-        return _automaton(words, spoken, silent)
+        return term_automaton(words, spoken, silent)
 
     def __bool__(self) -> bool:
         """Whether there is a phrase."""
@@ -136,7 +136,7 @@ def _in_letters(phrases: tuple[tuple[str, float], ...]) -> TermAutomaton:
     written = {phrase: words for phrase, words in split.items() if all(map(LETTERS_ALONE.issuperset, words))}
     words = {_columns(word): word for phrase in written.values() for word in phrase}
     spelled = {tuple(map(_columns, written[phrase])): boost for phrase, boost in phrases if phrase in written}
-    return _automaton(words, spelled, [phrase for phrase in split if phrase not in written])
+    return term_automaton(words, spelled, [phrase for phrase in split if phrase not in written])
 
 
 def _columns(word: str) -> Letters:
@@ -250,9 +250,10 @@ class _Scores:
             self.earned[node], self._earned_words[node] = before + penalty, words
 
 
-def _automaton(
+def term_automaton(
     words: Mapping[Letters, str], boosts: Mapping[PhraseLetters, float], unspeakable: Sequence[str]
 ) -> TermAutomaton:
+    """Return the automaton of phrases with their weights; `words` by their letters."""
     trie = _Trie(boosts)
     ordered = trie.breadth_first()
     scores = _Scores(trie, ordered)

@@ -1,8 +1,7 @@
 """Greedy CTC decoding, frame by frame: the best symbol of each frame, repeats merged, blanks dropped.
 
 Source: Graves et al. 2006, section 3.2 (best path decoding). An emitted symbol never changes, so every word that is
-closed, by a space or by the start of the next word, is stable. Symbols of a transducer, where the model runs the
-search, are joined to words in the same way.
+closed, by a space or by the start of the next word, is stable.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from model.config import BLANK
 from model.ctc.bias import NO_BIAS, Bias
@@ -213,56 +211,6 @@ class GreedyDecoder:
     def _forget_open(state: GreedyState) -> None:
         state.symbols = []
         state.log_prob = 0.0
-
-
-class TransducerDecoder(GreedyDecoder):
-    """Joins the symbols chosen by a transducer's own search to words: (B, T, E, 2), up to E symbols per frame in order.
-
-    A pair is a symbol, negative for none, and its log-probability.
-    """
-
-    kind = "transducer"
-
-    def __init__(self, tokens: Tokens, frame_s: float) -> None:
-        """As `GreedyDecoder`; the symbol `<unk>` writes nothing, and a tag of a language marks the words before it."""
-        super().__init__(tokens, frame_s)
-        self._unknown = tokens.symbols.index("<unk>") if "<unk>" in tokens.symbols else -1
-        self._tags = tokens.tags
-
-    def advance(self, states: Sequence[GreedyState], log_probs: NDArray[np.float32]) -> None:
-        """Add (B, T, E, 2) more frames, row b into `states[b]`."""
-        frames = log_probs.shape[1]
-        spoken: list[bool] = np.any(log_probs[..., 0] >= 0, axis=(1, 2)).tolist()
-        for state, row, any_spoken in zip(states, log_probs, spoken, strict=True):
-            if any_spoken or state.skip:
-                self._take_symbols(state, row)
-            else:
-                state.frames += frames
-                state.silence_frames += frames
-
-    def _take_symbols(self, state: GreedyState, row: NDArray[np.float32]) -> None:
-        for frame in row.tolist():
-            if state.skip:
-                state.skip -= 1
-                continue
-            chosen = [(int(symbol), log_prob) for symbol, log_prob in frame if symbol >= 0 and symbol != self._unknown]
-            for symbol, log_prob in chosen:
-                if symbol in self._tags:
-                    self._tag(state, self._tags[symbol])
-                else:
-                    self._write(state, symbol, log_prob)
-            if not chosen:
-                state.silence_frames += 1
-            state.frames += 1
-
-    def _tag(self, state: GreedyState, language: str) -> None:
-        """Mark the words since the last tag."""
-        self._close_word(state)
-        at = len(state.closed)
-        while at and not state.closed[at - 1].language:
-            at -= 1
-            state.closed[at] = replace(state.closed[at], language=language)
-            state.revision += 1
 
 
 def best_path(log_probs: LogProbs, vocabulary: Sequence[str]) -> str:

@@ -19,6 +19,8 @@ from model.published.metadata import Graph
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Join = Callable[[Floats, Floats], Floats]  # frames (N, D) and outputs of the decoder (N, D') to logits (N, V)
+Choose = Callable[[Floats, Indices, Indices], Indices]
+"""Logits (N, V), their best symbols and the rows that they belong to (N,), to the symbols that are chosen (N,)."""
 
 AHEAD = 8  # most frames of a row in a batch of the joiner
 LEAST_JOINED, MOST_JOINED, JOINED_LOGITS = 8, 32, 16_384
@@ -93,10 +95,11 @@ class FrameJoiner:
         self._found = np.empty(len(encoded), np.int64)
         self.after = np.zeros(len(encoded), np.int64)  # first frame of each row that is not searched
 
-    def next_symbols(self, decoded: Floats) -> FirstSymbols | None:
+    def next_symbols(self, decoded: Floats, choose: Choose | None = None) -> FirstSymbols | None:
         """Join the next frames with the decoder's outputs (R, D'); return None once all frames are searched.
 
-        `after` becomes the frame of a row's symbol, or the first frame that was not joined.
+        `after` becomes the frame of a row's symbol, or the first frame that was not joined. `choose` may replace the
+        best symbols; log-probabilities are the model's in any case.
         """
         frames, history = self._frames, np.empty((len(self._frames), decoded.shape[1]), np.float32)
         count = gather_frames(self._encoded, decoded, self.after, self._limits, (self._joined, frames, history))
@@ -105,6 +108,8 @@ class FrameJoiner:
         batch = max(count, self._limits[1])
         logits = self._join(frames[:batch], history[:batch])  # (N, V)
         best = logits[:count].argmax(axis=1)
+        if choose is not None:
+            best = choose(logits[:count], best, self._joined[:count, 0])
         found = self._found[: find_first(best, self._written, self._joined, self.after, self._found)]
         symbols = best[found]
         rows, places = self._joined[found].T

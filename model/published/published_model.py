@@ -21,12 +21,12 @@ from model.published.contracts import Contract
 from model.published.features import windows_of
 from model.published.files import INT8, PublishedFiles, Rewriting, find_files
 from model.published.metadata import THREADS, Graph
-from model.published.reading import Search, contract_for, description_of, network_of, symbols_and_search
+from model.published.reading import contract_for, description_of, network_of, symbols_and_networks
 from model.published.scales import FILE, Scales
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows, why_undivided
 from model.published.timing import PublishedDescription
-from model.published.transducer import Recurrent
+from model.published.transducer import TransducerFiles, TransducerNetworks
 
 LARGEST_BATCH = 32
 """Most rows of a batch for each thread: larger batches gain little and delay every stream."""
@@ -46,7 +46,8 @@ class PublishedModel:
     graph: Graph
     result_shape: tuple[int, ...]
     least_rows: int
-    transducer: Search | None
+    transducer: TransducerFiles | None
+    networks: TransducerNetworks | None  # of a transducer, kept for its decoder
     verdict: Verdict | None = None  # on the compiled step; None if none was tried
     compiled: CompiledStep | None = None  # runs instead of the graph
     scales: Scales | None = None  # of the compiled step's products in 8-bit integers
@@ -119,7 +120,7 @@ class PublishedModel:
             shape, least = step.result_shape, 1
             frames, width = shape
             digest = (Scales(digest, {}, {}) if scales is None else scales).digest
-        tokens, transducer = symbols_and_search(graphs, files, contract, width)
+        tokens, transducer, networks = symbols_and_networks(graphs, files, digest, contract, width)
         return cls(
             config=description_of(files, contract, frames, digest),
             tokens=tokens,
@@ -132,6 +133,7 @@ class PublishedModel:
             result_shape=shape,
             least_rows=least,
             transducer=transducer,
+            networks=networks,
             verdict=verdict,
             compiled=step,
             scales=scales,
@@ -157,7 +159,7 @@ class PublishedModel:
             self.precision,
             self.device,
             self.tokens,
-            transducer=self.transducer is not None,
+            transducer=self.transducer,
             one_row=self.contract.one_row and self.compiled is None,
             undivided=self.undivided,
             prompts=self.contract.prompts,
@@ -166,7 +168,7 @@ class PublishedModel:
     @property
     def bins_first(self) -> bool:
         """Whether the frames are the last axis of the encoder's output, as in NeMo's transducers."""
-        return isinstance(self.transducer, Recurrent) and self.compiled is None
+        return self.contract.recurrent and self.compiled is None
 
     @property
     def weight_bytes(self) -> int:
@@ -180,17 +182,14 @@ class PublishedModel:
         """Return the model with slots for `capacity` streams, in batches of at most `largest` rows.
 
         A batch has at most `LARGEST_BATCH` rows for each thread. With any value of `tile_rows` each row is run alone,
-        so that no row can depend on others; the decoder and joiner of a transducer run rows alone only if their rows do
-        depend on others. Without it, a batch of one row is padded if that makes its outputs bit-identical to those in
-        larger batches.
+        so that no row can depend on others. Without it, a batch of one row is padded if that makes its outputs
+        bit-identical to those in larger batches.
         """
         largest = min(largest, capacity, LARGEST_BATCH * self.threads)
         at_once = 1 if tile_rows is not None else largest
         return PublishedSlots(
             windows_of(self.config, self.contract.fbank, capacity=capacity),
             self._network(capacity, at_once, least=1 if tile_rows is not None else self.least_rows),
-            None if self.transducer is None else self.transducer.over(capacity),
-            searched_alone=tile_rows is not None and self.transducer is not None and self.transducer.rows.dependent,
             step_samples=self.config.step_samples,
             prompts=self.contract.prompts,
             bins_first=self.bins_first,

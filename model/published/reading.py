@@ -1,4 +1,4 @@
-"""What the files of a published model say: kind and contract, symbols, search, languages.
+"""What the files of a published model say: kind and contract, symbols, networks of a transducer, languages.
 
 All errors in them are detected here, before the first stream: a missing key, symbols that do not fit.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from model.ctc.tokens import Tokens
 from model.errors import PublishedModelError
@@ -16,9 +15,7 @@ from model.published.contracts import KINDS, Contract, check_batches, for_batche
 from model.published.files import PublishedFiles
 from model.published.metadata import Graph
 from model.published.timing import PublishedDescription
-from model.published.transducer import Recurrent, Stateless
-
-Search: TypeAlias = Stateless | Recurrent
+from model.published.transducer import TransducerFiles, TransducerNetworks
 
 _CODES = ("en", "zh", "ru", "de", "es", "fr", "ko", "ja", "it", "pt", "vi", "th", "id", "ar", "bn")
 _NAMES = {
@@ -62,21 +59,24 @@ def contract_of_network(graph: Graph, *, encoder: bool) -> Contract:
     return for_batches_of(graph, contracts.zipformer2(graph, "zipformer2-transducer"))
 
 
-def symbols_and_search(
-    graphs: Mapping[str, Graph], files: PublishedFiles, contract: Contract, width: int
-) -> tuple[Tokens, Search | None]:
-    """Return the symbols, and the search of a transducer; `width`: outputs of a frame. Raises: PublishedModelError."""
+def symbols_and_networks(
+    graphs: Mapping[str, Graph], files: PublishedFiles, digest: str, contract: Contract, width: int
+) -> tuple[Tokens, TransducerFiles | None, TransducerNetworks | None]:
+    """Return the symbols, and the other networks of a transducer; `width`: outputs of a frame.
+
+    Raises: PublishedModelError.
+    """
     graph = network_of(graphs)
     if "model" in graphs:
         tokens = Tokens.read(files.tokens, width)
         _check_vocabulary(graph, contract, width)
-        return tokens, None
+        return tokens, None, None
     decoder, joiner = graphs["decoder"], graphs["joiner"]
     size = graph.number("vocab_size") + 1 if contract.recurrent else decoder.number("vocab_size")
     tokens = Tokens.read(files.tokens, size)
-    if contract.recurrent:
-        return tokens, Recurrent.of(graph, decoder, joiner, tokens, width)
-    return tokens, Stateless.of(decoder, joiner, tokens, width)
+    lstm = (graph.number("pred_rnn_layers"), graph.number("pred_hidden")) if contract.recurrent else None
+    transducer = TransducerFiles(decoder.path, joiner.path, tokens, width, lstm, digest)
+    return tokens, transducer, transducer.of(decoder, joiner)
 
 
 def _is_nemo(encoder: Graph) -> bool:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.description import ModelDescription
-from model.facts import AcousticModel, Slots
+from model.facts import AcousticModel, ModelFacts, Slots
+from model.published.greedy_search import GreedySearch
 from model.recordings import read_pcm
 
 SPEECH = Path(__file__).parents[1] / "samples" / "demo.flac"
@@ -61,7 +62,7 @@ def check_rows_quickly(model: AcousticModel, blank: int) -> RowCheck:
 
 
 def tokens_of(outputs: NDArray[np.float32], blank: int) -> list[int]:
-    """Return the symbols of one stream's outputs: best path of log-probs (T, V), or of a transducer (T, E, 2)."""
+    """Return the symbols of one stream's outputs: best path of log-probs (T, V), or those found in frames (T, E, 2)."""
     if outputs.ndim == 3:
         written = outputs[..., 0].ravel()
         return [int(symbol) for symbol in written[written >= 0]]
@@ -69,19 +70,36 @@ def tokens_of(outputs: NDArray[np.float32], blank: int) -> list[int]:
     return [here for here, before in zip(best, [blank, *best], strict=False) if here not in (blank, before)]
 
 
+def searched(facts: ModelFacts, outputs: NDArray[np.float32], *, alone: bool = False) -> NDArray[np.float32]:
+    """Return outputs (B, T, …) after the delay; of a transducer what its greedy search finds in them, (B, T, E, 2).
+
+    `alone`: search rows one at a time if they depend on each other.
+    """
+    outputs = outputs[:, facts.config.delay_frames :]
+    if facts.transducer is None:
+        return outputs
+    networks = facts.transducer.load()
+    context, output = (np.repeat(part, len(outputs), axis=0) for part in networks.start)
+    return GreedySearch(networks, alone=alone).search(context, output, outputs)
+
+
 def _compare(
     model: AcousticModel, blank: int, *, sizes: Sequence[int], compared: int, windows: int, tile_rows: int | None
 ) -> RowCheck:
     slots = model.slots(capacity=max(sizes), largest=max(sizes), tile_rows=tile_rows)
-    config, largest = model.config, len(slots.inputs)
-    audio = speech(config, largest, windows)
-    skipped = config.delay_frames
-    alone = [_outputs(slots, audio[row : row + 1], [row])[0] for row in range(min(compared, largest))]
+    facts, largest = model.facts, len(slots.inputs)
+    audio = speech(model.config, largest, windows)
+
+    def outputs(size: int, members: Sequence[int], first: int = 0) -> NDArray[np.float32]:
+        found = _outputs(slots, audio[first : first + size], members)
+        return searched(facts, found, alone=tile_rows is not None)
+
+    alone = [outputs(1, [row], row)[0] for row in range(min(compared, largest))]
     bits, tokens, difference = {}, {}, 0.0
     for size in (size for size in sizes if size <= largest):
         # Different slots than alone, so that exchanged states are detected too.
-        batch = _outputs(slots, audio[:size], [largest - 1 - row for row in range(size)])
-        pairs = [(one[skipped:], row[skipped:]) for one, row in zip(alone, batch, strict=False)]
+        batch = outputs(size, [largest - 1 - row for row in range(size)])
+        pairs = list(zip(alone, batch, strict=False))
         bits[size] = all(np.array_equal(one, row) for one, row in pairs)
         tokens[size] = all(tokens_of(one, blank) == tokens_of(row, blank) for one, row in pairs)
         difference = max(difference, *(float(np.abs(one - row).max()) for one, row in pairs))

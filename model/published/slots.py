@@ -1,4 +1,4 @@
-"""A published model as a `batching.SlotModel`: samples in, log-probs or symbols out."""
+"""A published model as a `batching.SlotModel`: samples in, log-probs or the frames of a transducer out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from model.published.compiled.slots import CompiledSlots
 from model.published.features import Windows
 from model.published.prompts import Prompts
 from model.published.stepping import GraphSlots
-from model.published.transducer import TransducerSearch
 
 Outputs = NDArray[np.float32]
 
 
 class PublishedSlots:
-    """Feature windows, graph and transducer search of a model's streams.
+    """Feature windows and graph of a model's streams.
 
     Rows without a complete window are not run: they return frames of zeros, which their decoders skip.
     """
@@ -27,9 +26,7 @@ class PublishedSlots:
         self,
         windows: Windows,
         graph: GraphSlots | CompiledSlots,
-        search: TransducerSearch | None,
         *,
-        searched_alone: bool = False,
         step_samples: int,
         prompts: Prompts | None = None,
         bins_first: bool,
@@ -40,10 +37,9 @@ class PublishedSlots:
         row = step_samples + (prompts is not None)  # the last number chooses the language
         self.inputs: NDArray[Any] = np.zeros((min(largest, capacity), row), np.int16)
         self._samples, self._prompts = step_samples, prompts
-        self._windows, self._graph, self._search = windows, graph, search
-        self._bins_first = bins_first  # in the encoder's output
-        self._searched_alone = searched_alone  # whether the search runs row by row
-        self._parts: tuple[Any, ...] = (windows, graph.states, *([search] if search is not None else []))
+        self._windows, self._graph = windows, graph
+        self._bins_first = bins_first  # in the graph's output
+        self._parts: tuple[Any, ...] = (windows, graph.states)
         self.state_bytes = sum(part.state_bytes for part in self._parts)
 
     @property
@@ -76,10 +72,7 @@ class PublishedSlots:
     def output_shape(self) -> tuple[int, ...]:
         """Shape of one row's outputs."""
         result = self._graph.result_shape
-        if self._search is None:
-            return result
-        frames = result[1] if self._bins_first else result[0]
-        return frames, self._search.symbols_per_frame, 2
+        return result[::-1] if self._bins_first else result
 
     def _chosen(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return the numbers of the languages of these rows of `inputs`: the automatic one if none is chosen."""
@@ -90,13 +83,7 @@ class PublishedSlots:
 
     def _step(self, slots: NDArray[np.int64], windows: NDArray[Any], prompts: NDArray[np.int64] | None) -> Outputs:
         results = self._graph.run(slots, windows, prompts)
-        if self._search is None:
-            return results
-        encoded = results.transpose(0, 2, 1) if self._bins_first else results  # (R, T, D)
-        if not self._searched_alone:
-            return self._search.search(slots, encoded)
-        rows = range(len(slots))
-        return np.concatenate([self._search.search(slots[row : row + 1], encoded[row : row + 1]) for row in rows])
+        return results.transpose(0, 2, 1) if self._bins_first else results  # (R, T, …)
 
     def reset(self, slot: int) -> None:
         """Set the slot's state to that of a new stream."""

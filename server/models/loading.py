@@ -62,7 +62,9 @@ def load_decoders(
 ) -> LoadedModel:
     """Load the decoders of one model by its own settings, from its description alone. Raises: ModelError."""
     levels.warm_up()
-    decoder = decoder_of(facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm)
+    decoder = decoder_of(
+        facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, reproducible=settings.reproducible
+    )
     grammars = grammars_of(facts, settings.beams, settings.grammars) if decoder.supports_bias else {}
     accurate = accurate_of(facts, decoder, settings.lm, settings.model)
     again = {} if accurate is None else {name: accurate.over(search) for name, search in grammars.items()}

@@ -211,8 +211,6 @@ class ModelService:
 def _why_no_terms(facts: ModelFacts) -> str:
     """Return why a model that is decoded greedily takes no key terms, and whether beam search would."""
     assert facts.published, "our own models are excepted"
-    if facts.transducer:
-        return ": the search of a transducer takes none"
     with suppress(VocabularyError):
         if Symbols.of_tokens(facts.tokens, known_letters=False).spells_key_terms:
             return ", because it is decoded greedily: a server that is started with --decoder beam takes them"

@@ -22,7 +22,7 @@ from model.ctc.words import joined
 from model.decoder import decoder_of
 from model.facts import AcousticModel
 from model.published.published_model import PublishedModel
-from model.published.rows import SIZES, check_rows, tokens_of
+from model.published.rows import SIZES, check_rows, searched, tokens_of
 from server.settings import Settings
 from server.tools.recordings import RecordingReader
 from server.tools.sherpa import as_shown, first_difference, sherpa_tokens, sherpa_version
@@ -165,7 +165,8 @@ def _recognized(model: AcousticModel, published: PublishedModel | None, path: Pa
     decoder = decoder_of(model.facts, decoder="auto" if published is None else "greedy")
     state = decoder.start(config.delay_frames)
     decoder.advance([state], outputs[np.newaxis])
-    numbers = tokens_of(outputs[config.delay_frames :, : len(tokens.symbols)], tokens.blank)
+    found = searched(model.facts, outputs[np.newaxis])[0]
+    numbers = tokens_of(found if model.facts.transducer else found[:, : len(tokens.symbols)], tokens.blank)
     return {
         "file": path.name,
         "seconds": round(len(pcm) / config.sample_rate, 2),

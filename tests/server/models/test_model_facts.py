@@ -77,7 +77,9 @@ def test_decoders_of_a_published_model_are_equal_in_a_process_without_its_graphs
     folder = Path(probe_of(variant).folder)
     entry = ModelEntry(name="probe", path=folder, languages=("en",))
     settings = Settings(device="cpu").of_model(entry)
-    assert check_equal_elsewhere(sorted(folder.glob("*.onnx")), entry, settings, pool) == [""]
+    weights = [path for path in folder.glob("*.onnx") if path.stem not in {"decoder", "joiner"}]
+    assert len(weights) == 1
+    assert check_equal_elsewhere(weights, entry, settings, pool) == [""]
 
 
 @pytest.mark.parametrize("variant", ["zipformer2-ctc", "zipformer2-transducer"])
@@ -90,7 +92,7 @@ def test_a_description_can_be_pickled_and_has_what_a_server_shows(variant: str) 
         assert (facts.config, f"{facts.device}") == (model.config, "cpu")
     facts = load_acoustic(Settings(model=Path(probe_of(variant).folder), device="cpu")).facts
     assert facts.published
-    assert facts.transducer == variant.endswith("transducer")
+    assert (facts.transducer is not None) == variant.endswith("transducer")
 
 
 class Recorded:

@@ -69,7 +69,10 @@ def decoded_without(
     entry: ModelEntry | None,
     settings: Settings,
 ) -> Decoded:
-    """Decode in a pool's process, which fails if it opens one of the files `weights`, or loads a graph or torch."""
+    """Decode in a pool's process, which fails if it opens one of the files `weights`, or loads torch.
+
+    Only for a transducer it may load graphs: its prediction network and its joiner.
+    """
     return pool.submit(_decoded, facts, entry, settings, outputs, {f"{path}" for path in weights}).result()
 
 
@@ -78,7 +81,10 @@ def _decoded(
 ) -> Decoded:
     sys.addaudithook(_refusing(weights))
     modules: dict[str, Any] = sys.modules
-    modules["onnxruntime"] = None  # an import fails
+    if facts.transducer is None:
+        modules["onnxruntime"] = None  # an import fails
+    elif modules.get("onnxruntime", ...) is None:
+        del modules["onnxruntime"]
     found = decoded(load_decoders(facts, entry, settings, NoEngines()), outputs)
     assert "torch" not in sys.modules
     return found

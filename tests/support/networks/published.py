@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from model.acoustic import log_probs_of
-from model.ctc.greedy import GreedyDecoder, TransducerDecoder
+from model.decoder import decoder_of
+from model.published.greedy_search import GreedySearch
 from model.published.published_model import PublishedModel
 from server.tools.sherpa import FACTORIES, is_buffered, silence_of
 from tests.support.needs import need_package
@@ -59,14 +60,15 @@ def model_of(variant):
 
 def decoder_for(model):
     """Return the greedy decoder of a model."""
-    kind = TransducerDecoder if model.transducer is not None else GreedyDecoder
-    return kind(model.tokens, model.config.frame_s)
+    return decoder_of(model.facts, decoder="greedy" if model.transducer is None else "auto")
 
 
 def symbols_of(model, frames):
     """Return the symbols and their frames in outputs from the first window on."""
-    if model.transducer is not None:
-        found = [(int(symbol), at) for at, frame in enumerate(frames.tolist()) for symbol, _ in frame if symbol >= 0]
+    if model.networks is not None:
+        context, output = (part.copy() for part in model.networks.start)
+        (searched,) = GreedySearch(model.networks).search(context, output, frames[np.newaxis])
+        found = [(int(symbol), at) for at, frame in enumerate(searched.tolist()) for symbol, _ in frame if symbol >= 0]
     else:
         best = frames.argmax(axis=1).tolist()
         before = [model.tokens.blank, *best]

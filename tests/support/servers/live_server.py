@@ -99,7 +99,7 @@ class LiveServer:
     def url(self, **query: Any) -> str:
         """Return the URL of live streams; the query has 16 kHz raw audio unless overridden."""
         asked = {k: v for k, v in (RAW | query).items() if v is not None}
-        return f"ws://{self._where}/v1/listen?{urlencode(asked)}"
+        return f"ws://{self._where}/v1/listen?{urlencode(asked, doseq=True)}"
 
     def listen(self, headers: dict[str, str] | None = None, **query: Any) -> Client:
         """Open a live stream. Raises: websockets' InvalidStatus."""

@@ -23,6 +23,7 @@ from model.machine.device import Device
 from model.published.compiled.compiling import PublishedNetwork, compiled_network
 from model.published.files import INT8, Rewriting, find_files
 from model.published.published_model import PublishedModel
+from model.published.rows import searched
 from model.published.scales import Scales, digest_of_weights
 from tutti_asr_lab.training.published.calibration import calibrate
 
@@ -168,7 +169,8 @@ def _outcome(model: PublishedModel, recordings: Sequence[Spoken]) -> _Outcome:
         state = decoder.start(model.config.delay_frames)
         decoder.advance([state], frames[np.newaxis])
         texts.append(joined(word.text for word in decoder.take(state)))
-    symbols = [output.argmax(-1) if model.transducer is None else output[..., 0] for output in outputs]
+    found = [searched(model.facts, output[np.newaxis])[0] for output in outputs]
+    symbols = [output.argmax(-1) if model.transducer is None else output[..., 0] for output in found]
     return _Outcome([np.asarray(symbol, np.float32) for symbol in symbols], texts)
 
 
