@@ -17,16 +17,21 @@ from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder
 from model.ctc.phones import PhoneLexicon
 from model.ctc.rescoring import Rescorer
+from model.ctc.rewind import BeamRewind, RewindDecoder
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
-from model.facts import ModelFacts
+from model.facts import ModelFacts, TransducerSource
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon, kept_lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.recurrent.model import digest_at, kept_model
 from model.segment_model import reader_for
+from model.transducer.beam import BEAMS as TRANSDUCER_BEAMS
+from model.transducer.beam import MAX_BEAMS as MAX_TRANSDUCER_BEAMS
+from model.transducer.beam import TransducerBeamDecoder
 from model.transducer.decoder import TransducerDecoder
+from model.transducer.rewind import TransducerRewind
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
 OTHER_LMS = {"zh": "tutti-characters.arpa.gz"}  # next to it, by language
@@ -152,11 +157,7 @@ def decoder_of(
     """
     config, tokens = facts.config, facts.tokens
     if facts.transducer is not None:
-        if decoder == "beam" or isinstance(lm, Path):
-            raise PublishedModelError(
-                f"{config.name} is a transducer, which is searched greedily: leave out --decoder beam and --lm"
-            )
-        return TransducerDecoder(facts.transducer.load(), config.frame_s, facts.transducer.digest, alone=reproducible)
+        return _transducer(facts, facts.transducer, decoder, beams, lm, alone=reproducible)
     if facts.published and lm is None:
         lm = "off"
     search: BeamDecoder | GreedyDecoder
@@ -171,6 +172,36 @@ def decoder_of(
         search = BeamDecoder(tokens, config.frame_s, beams=beams, lm=words.lm, weights=words.weights)
     search.warm_up()
     return search
+
+
+def _transducer(
+    facts: ModelFacts,
+    transducer: TransducerSource,
+    decoder: DecoderName,
+    beams: int,
+    lm: LanguageModelName,
+    *,
+    alone: bool,
+) -> TransducerDecoder:
+    """Return the decoder of a transducer, greedy unless beam search is asked for. Raises: PublishedModelError."""
+    name, frame_s = facts.config.name, facts.config.frame_s
+    if isinstance(lm, Path):
+        raise PublishedModelError(f"{name} is a transducer, which is searched without a language model: leave out --lm")
+    if decoder != "beam":
+        return TransducerDecoder(transducer.load(), frame_s, transducer.digest, alone=alone)
+    beams = TRANSDUCER_BEAMS if beams == BEAMS else beams
+    if not 1 <= beams <= MAX_TRANSDUCER_BEAMS:
+        raise PublishedModelError(
+            f"{name} is a transducer, whose beam search has 1 to {MAX_TRANSDUCER_BEAMS} beams, not --beams {beams}"
+        )
+    return TransducerBeamDecoder(transducer.load(), frame_s, transducer.digest, beams=beams, alone=alone)
+
+
+def rewind_of(decoder: Decoder) -> RewindDecoder | None:
+    """Return the decoder whose taken text can be searched for key terms again, None if there is none."""
+    if isinstance(decoder, BeamDecoder):
+        return BeamRewind(decoder)
+    return TransducerRewind(decoder) if isinstance(decoder, TransducerDecoder) and decoder.supports_bias else None
 
 
 def accurate_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -60,29 +61,29 @@ class BeamState:
 
 @dataclass(slots=True, eq=False)
 class SearchedState:
-    """Base of decoder states that wrap a beam search: public fields are those of the search's state."""
+    """Base of decoder states that wrap those of a search: public fields are those of the search's state."""
 
-    first: BeamState
+    first: Any  # a `BeamState`, or the state of a transducer's search
 
     @property
     def frames(self) -> int:
         """Output frames decoded so far."""
-        return self.first.frames
+        return cast(int, self.first.frames)
 
     @property
     def silence_frames(self) -> int:
         """Frames since the last letter."""
-        return self.first.silence_frames
+        return cast(int, self.first.silence_frames)
 
     @property
     def has_text(self) -> bool:
         """Whether the open segment contains a letter."""
-        return self.first.has_text
+        return cast(bool, self.first.has_text)
 
     @property
     def revision(self) -> int:
         """A number that increases whenever the words change."""
-        return self.first.revision
+        return cast(int, self.first.revision)
 
 
 def new_state(beams: int, bias: Bias, terms: TermAutomaton) -> BeamState:

@@ -1,16 +1,19 @@
-"""Beam search that can search the last seconds of taken text again for key terms, without the network.
+"""Decoders that can search the last seconds of taken text again for key terms, without the network.
 
-The frames of the last `KEPT_S` are kept in compact form (`kept_frames`), 80 bytes per second of speech, as are the
-taken words. A narrow search decodes the frames again from a word boundary, in the context of the preceding words. A key
-term that it finds replaces the words that were recognized at its place; all other words are unchanged.
+What the search reads of the last `KEPT_S` is kept, as are the taken words: of CTC in compact form (`kept_frames`), 80
+bytes per second of speech. The frames are decoded again from a word boundary, of CTC by a narrow search, in the context
+of the preceding words. A key term that is found replaces the words that were recognized at its place; all other words
+are unchanged.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -22,6 +25,8 @@ from model.ctc.kept_frames import FrameKeeper, KeptFrames
 from model.ctc.search import layout as at
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import Word
+from model.lm.language_model import LanguageModel
+from model.text.letters import folded
 
 KEPT_S = 30.0
 """Seconds of frames that a stream keeps."""
@@ -29,6 +34,8 @@ BEAMS, REACH = 48, 7.0
 """Width of the search for key terms: a third of the time of the usual one. Source: docs/decisions/decoding.md."""
 COVERED = 0.5
 """Share of a taken word that a key term must cover to replace it."""
+
+MARKS = ".,;:?!"  # at the end of a word that a model writes with punctuation
 
 Onset = tuple[float, float, int]  # BLANK_P, LETTER_P and BLANK_LAST of the hypothesis at the start of a text
 
@@ -62,11 +69,25 @@ def keeper_of(search: BeamDecoder) -> FrameKeeper:
     return FrameKeeper(writes, symbols.blank, search.limits)
 
 
+class Kept(Protocol):
+    """The last frames of one stream."""
+
+    @property
+    def begin(self) -> int:
+        """Number of the first frame that is kept."""
+
+    def drop(self, until: int) -> None:
+        """Drop frames before `until`."""
+
+    def since(self, begin: int) -> Any:
+        """Return a copy of the frames from `begin` on."""
+
+
 @dataclass(slots=True, eq=False)
 class RewindState(SearchedState):
     """Decoder state of one stream. Taken text can be decoded again even after the state is released."""
 
-    kept: KeptFrames = field(default_factory=KeptFrames)
+    kept: Any = field(default_factory=KeptFrames)  # a `Kept`
     taken: deque[Word] = field(default_factory=deque)  # the last words
     whole: bool = True  # True if these are all words since the start
     until: int = 0  # frame up to which the text was taken
@@ -82,35 +103,41 @@ class Rewound:
     before: tuple[Word, ...]
 
 
-class RewindDecoder:
+class RewindDecoder(ABC):
     """A `Decoder` with the words of its search; key terms can be found in taken text later."""
 
     supports_bias = True
 
-    def __init__(self, search: BeamDecoder, again: BeamDecoder | None = None) -> None:
-        """`again`: the search for key terms; by default a narrower one with the same language model."""
-        self.search, self.frame_s = search, search.frame_s
-        self._again = again or search.narrowed(BEAMS, REACH)
-        self._keeper = keeper_of(search)
+    def __init__(self, search: Any, context: int) -> None:
+        """`search`: a `Decoder`; `context`: number of words before a text that its decoding depends on."""
+        self.search = search
+        self.frame_s: float = search.frame_s
         self._kept = round(KEPT_S / self.frame_s)
-        self._context = 0 if search.lm is None else search.lm.order - 1
+        self._context = context
 
     @property
+    @abstractmethod
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
-        return digest_of(f"rewind {self._kept}", self.search.digest, self._again.digest)
 
+    @abstractmethod
     def warm_up(self) -> None:
         """Compile all entry points, or load them from disk, so that the first stream need not wait."""
-        self.search.warm_up()
-        state = self.start(0)
-        size = len(self.search.vocabulary)
-        self.advance([state], np.full((1, 8, size), -math.log(size), np.float32))
-        self.release(state)
 
+    @abstractmethod
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> RewindState:
         """Return a new state that ignores the first `skip_frames` frames."""
-        return RewindState(self.search.start(skip_frames, bias))
+
+    @abstractmethod
+    def advance(self, states: Sequence[RewindState], log_probs: LogProbs) -> None:
+        """Decode (B, T, …) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""
+
+    @abstractmethod
+    def decode_again(self, state: RewindState, begin: int, before: Sequence[Word], bias: Bias) -> tuple[Word, ...]:
+        """Return the words that the search for key terms finds from frame `begin` to the end of the taken text.
+
+        `before` are the words before that frame.
+        """
 
     def set_bias(self, state: RewindState, bias: Bias) -> None:
         """Replace the key terms from the next frame on."""
@@ -118,11 +145,11 @@ class RewindDecoder:
 
     def unspeakable(self, bias: Bias) -> tuple[str, ...]:
         """Phrases that no symbols of the model express."""
-        return self.search.unspeakable(bias)
+        return cast(tuple[str, ...], self.search.unspeakable(bias))
 
     def word_log_prob(self, word: str) -> float:
-        """Natural log-probability of a word without context; minus infinity without a language model."""
-        return self.search.word_log_prob(word)
+        """Natural log-probability of a word without context; minus infinity if the search does not know it."""
+        return cast(float, self.search.word_log_prob(word))
 
     def release(self, state: RewindState) -> None:
         """Free the memory of a state's search; taken text is kept. Raises: ReleasedState."""
@@ -133,28 +160,18 @@ class RewindDecoder:
         kept, taken = state.kept.since(state.kept.begin), deque(state.taken)
         return replace(state, first=self.search.copy(state.first), kept=kept, taken=taken)
 
-    def advance(self, states: Sequence[RewindState], log_probs: LogProbs) -> None:
-        """Decode (B, T, V) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""
-        log_probs = self.search.own(log_probs)
-        before = [state.frames for state in states]
-        self.search.search([state.first for state in states], log_probs)
-        new = ((state.kept, state.frames - frames) for state, frames in zip(states, before, strict=True))
-        self._keeper.keep(new, log_probs)
-        for state in states:
-            self._forget(state)
-
     def words(self, state: RewindState) -> tuple[Word, ...]:
         """Words of the open segment; the last one may be unfinished."""
-        return self.search.words(state.first)
+        return cast(tuple[Word, ...], self.search.words(state.first))
 
     def stable_words(self, state: RewindState) -> int:
         """Number of leading `words` that can no longer change."""
-        return self.search.stable_words(state.first)
+        return cast(int, self.search.stable_words(state.first))
 
     def take(self, state: RewindState, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment."""
         everything = count is None or count >= len(self.words(state))
-        taken = self.search.take(state.first, count)
+        taken: tuple[Word, ...] = self.search.take(state.first, count)
         state.taken += taken
         if everything:
             state.until = state.frames
@@ -177,27 +194,6 @@ class RewindDecoder:
             taken = _with_term(taken, term)
         return Rewound(begin * self.frame_s, state.until * self.frame_s, taken, tuple(earlier))
 
-    def decode_again(self, state: RewindState, begin: int, before: Sequence[Word], bias: Bias) -> tuple[Word, ...]:
-        """Return the words that the search for key terms finds from frame `begin` to the end of the taken text.
-
-        `before` are the words before that frame.
-        """
-        again = self._again
-        context = tuple(word.text for word in before[-self._context :] if self._context)
-        last_end = self._frame(before[-1].end_s) if before else 0
-        first = state_at(again, begin, bias, lm_state=self._lm_state(state, context), onset=None, last_end=last_end)
-        log_probs = state.kept.since(begin).log_probs(len(again.vocabulary), again.symbols.blank)  # (1, T, V)
-        again.search([first], np.ascontiguousarray(log_probs[:, : state.until - begin]))
-        words = again.take(first)
-        again.release(first)
-        return words
-
-    def _lm_state(self, state: RewindState, context: Sequence[str]) -> int | None:
-        lm = self.search.lm
-        if lm is None:
-            return None
-        return lm.state_after(context, bos=state.whole and len(context) < self._context)
-
     def _frame(self, seconds: float) -> int:
         return round(seconds / self.frame_s)
 
@@ -212,12 +208,68 @@ class RewindDecoder:
             state.whole = False
 
 
+class BeamRewind(RewindDecoder):
+    """Beam search over CTC outputs, and a narrower one for key terms."""
+
+    def __init__(self, search: BeamDecoder, again: BeamDecoder | None = None) -> None:
+        """`again`: the search for key terms; by default a narrower one with the same language model."""
+        super().__init__(search, 0 if search.lm is None else search.lm.order - 1)
+        self._again = again or search.narrowed(BEAMS, REACH)
+        self._keeper = keeper_of(search)
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that its results depend on."""
+        return digest_of(f"rewind {self._kept}", self.search.digest, self._again.digest)
+
+    def warm_up(self) -> None:
+        """Compile all entry points, or load them from disk, so that the first stream need not wait."""
+        self.search.warm_up()
+        state = self.start(0)
+        size = len(self.search.vocabulary)
+        self.advance([state], np.full((1, 8, size), -math.log(size), np.float32))
+        self.release(state)
+
+    def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> RewindState:
+        """Return a new state that ignores the first `skip_frames` frames."""
+        return RewindState(self.search.start(skip_frames, bias))
+
+    def advance(self, states: Sequence[RewindState], log_probs: LogProbs) -> None:
+        """Decode (B, T, V) more frames, row b into `states[b]`. Raises: ValueError, ReleasedState."""
+        log_probs = self.search.own(log_probs)
+        before = [state.frames for state in states]
+        self.search.search([state.first for state in states], log_probs)
+        new = ((state.kept, state.frames - frames) for state, frames in zip(states, before, strict=True))
+        self._keeper.keep(new, log_probs)
+        for state in states:
+            self._forget(state)
+
+    def decode_again(self, state: RewindState, begin: int, before: Sequence[Word], bias: Bias) -> tuple[Word, ...]:
+        """See `RewindDecoder`."""
+        again = self._again
+        context = tuple(word.text for word in before[-self._context :] if self._context)
+        last_end = self._frame(before[-1].end_s) if before else 0
+        first = state_at(again, begin, bias, lm_state=self._lm_state(state, context), onset=None, last_end=last_end)
+        log_probs = state.kept.since(begin).log_probs(len(again.vocabulary), again.symbols.blank)  # (1, T, V)
+        again.search([first], np.ascontiguousarray(log_probs[:, : state.until - begin]))
+        words = again.take(first)
+        again.release(first)
+        return words
+
+    def _lm_state(self, state: RewindState, context: Sequence[str]) -> int | None:
+        lm: LanguageModel | None = self.search.lm
+        if lm is None:
+            return None
+        return lm.state_after(context, bos=state.whole and len(context) < self._context)
+
+
 def _terms_in(words: Sequence[Word], bias: Bias) -> Iterator[tuple[Word, ...]]:
     """Yield the key terms among words; of several that begin at the same word, the longest first."""
     phrases = sorted((tuple(phrase.split()) for phrase, weight in bias.phrases if weight > 0), key=len, reverse=True)
+    said = tuple(folded(word.text).strip(MARKS) for word in words)
     at = 0
     while at < len(words):
-        size = next((len(p) for p in phrases if tuple(w.text for w in words[at : at + len(p)]) == p), 0)
+        size = next((len(p) for p in phrases if said[at : at + len(p)] == p), 0)
         if size:
             yield tuple(words[at : at + size])
         at += max(1, size)

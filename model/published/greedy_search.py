@@ -58,7 +58,7 @@ class GreedySearch:
     def __init__(self, networks: TransducerNetworks, *, alone: bool = False) -> None:
         """`alone`: search rows one at a time if the networks' rows depend on each other."""
         self.networks = networks
-        self._writes = written(networks.tokens)
+        self.writes = written(networks.tokens)
         self._alone = alone and networks.rows.dependent
 
     def search(
@@ -82,21 +82,21 @@ class GreedySearch:
             return np.concatenate(parts)
         networks = self.networks
         most = networks.symbols_per_frame
-        found = np.full((*encoded.shape[:2], most, 2), NONE, np.float32)
+        symbols = np.full((*encoded.shape[:2], most, 2), NONE, np.float32)
         counts = np.zeros(encoded.shape[:2], np.int64)  # symbols of each frame
-        joiner = FrameJoiner(networks.join, networks.rows, encoded, self._writes)
+        joiner = FrameJoiner(networks.join, networks.rows, encoded, self.writes)
         if skipped is not None:
             joiner.after[:] = skipped
-        choose = None if terms is None else partial(terms.choose, writes=self._writes)
+        choose = None if terms is None else partial(terms.choose, writes=self.writes)
         while (first := joiner.next_symbols(outputs, choose)) is not None:
             if not len(first.rows):
                 continue
             numbers = counts[first.rows, first.frames]
-            found[first.rows, first.frames, numbers, 0] = first.symbols
-            found[first.rows, first.frames, numbers, 1] = first.log_probs
+            symbols[first.rows, first.frames, numbers, 0] = first.symbols
+            symbols[first.rows, first.frames, numbers, 1] = first.log_probs
             counts[first.rows, first.frames] += 1
             joiner.after[first.rows] += numbers + 1 == most  # else the frame may have another symbol
             contexts[first.rows], outputs[first.rows] = networks.advance(contexts[first.rows], first.symbols)
             if terms is not None:
                 terms.wrote(first.rows, first.symbols)
-        return found
+        return symbols

@@ -1,6 +1,6 @@
 """Greedy decoder of transducers: searches the encoder's frames, and joins the symbols to words.
 
-A state holds the context of the prediction network and the place of the text in the stream's key terms, besides the
+A state holds the context of the prediction network and the position of the text in the stream's key terms, besides the
 words of a greedy decoder. An emitted symbol never changes.
 """
 
@@ -36,7 +36,7 @@ class TransducerState(GreedyState):
     output: Floats = field(default_factory=lambda: np.zeros(0, np.float32))  # of the prediction network
     bias: Bias = NO_BIAS
     terms: PieceTerms | None = None  # `bias` in pieces; None without key terms
-    place: TermState = NOWHERE
+    position: TermState = NOWHERE
 
 
 class SavedTransducer(msgspec.Struct, array_like=True, frozen=True):
@@ -46,7 +46,7 @@ class SavedTransducer(msgspec.Struct, array_like=True, frozen=True):
     words: bytes
     context: bytes
     output: bytes
-    place: TermState
+    position: TermState
 
 
 class TransducerDecoder(GreedyDecoder):
@@ -78,16 +78,28 @@ class TransducerDecoder(GreedyDecoder):
         self.set_bias(state, bias)
         return state
 
+    def start_after(self, frame: int, pieces: Sequence[int], bias: Bias) -> TransducerState:
+        """Return a state that begins at a frame of a stream, after these pieces of it."""
+        context, output = self.after(pieces)
+        return replace(self.start(0, bias), frames=frame, context=context, output=output)
+
+    def after(self, pieces: Sequence[int]) -> tuple[NDArray[Any], Floats]:
+        """Return the context of a text that begins with these pieces, and the prediction network's output."""
+        context, output = self.networks.start
+        for piece in pieces:
+            context, output = self.networks.advance(context, np.array([piece]))
+        return context[0], output[0]
+
     def set_bias(self, state: GreedyState, bias: Bias) -> None:
         """Replace the key terms from the next frame on; the open word may be the beginning of one."""
         assert isinstance(state, TransducerState), "one of this decoder"
         if bias.phrases == state.bias.phrases:
             return
-        state.bias, state.place = bias, NOWHERE
+        state.bias, state.position = bias, NOWHERE
         state.terms = self.terms_of(bias.phrases) if bias else None
         if state.terms is not None:
             for symbol in state.symbols:
-                state.place, _ = state.terms.follow(state.place, symbol)
+                state.position, _ = state.terms.follow(state.position, symbol)
 
     def unspeakable(self, bias: Bias) -> tuple[str, ...]:
         """Phrases that no symbols of the model express; builds the automaton of the others, in any thread."""
@@ -101,7 +113,7 @@ class TransducerDecoder(GreedyDecoder):
         """Serialize a state without its key terms, for `load`; the state stays usable."""
         assert isinstance(state, TransducerState), "one of this decoder"
         words, context, output = super().save(state), state.context.tobytes(), state.output.tobytes()
-        return msgspec.msgpack.encode(SavedTransducer(VERSION, words, context, output, state.place))
+        return msgspec.msgpack.encode(SavedTransducer(VERSION, words, context, output, state.position))
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TransducerState:
         """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
@@ -112,13 +124,13 @@ class TransducerDecoder(GreedyDecoder):
         if (
             read.version != VERSION
             or (len(read.context), len(read.output)) != sizes
-            or not 0 <= read.place.state < states
+            or not 0 <= read.position.state < states
         ):
             raise ValueError("the saved state is damaged or not one of the transducer's decoder")
         fields = {name: getattr(words, name) for name in GreedyState.__dataclass_fields__}
         context = np.frombuffer(read.context, state.context.dtype).reshape(state.context.shape)
         output = np.frombuffer(read.output, np.float32)
-        return replace(state, **fields, context=context, output=output, place=read.place)
+        return replace(state, **fields, context=context, output=output, position=read.position)
 
     def advance(self, states: Sequence[GreedyState], log_probs: Floats) -> None:
         """Decode frames (B, T, D), row b into `states[b]`."""
@@ -128,15 +140,15 @@ class TransducerDecoder(GreedyDecoder):
         contexts = np.stack([state.context for state in rows])  # (B, …)
         outputs = np.stack([state.output for state in rows])  # (B, D')
         skipped = np.array([min(state.skip, frames) for state in rows], np.int64)
-        places = {row: state.place for row, state in enumerate(rows) if state.terms is not None}
-        found = self._search.search(contexts, outputs, log_probs, skipped, self._bonus(rows, places))
-        wrote: list[bool] = np.any(found[..., 0] >= 0, axis=(1, 2)).tolist()
+        positions = {row: state.position for row, state in enumerate(rows) if state.terms is not None}
+        emitted = self._search.search(contexts, outputs, log_probs, skipped, self._bonus(rows, positions))
+        wrote: list[bool] = np.any(emitted[..., 0] >= 0, axis=(1, 2)).tolist()
         for row, (state, any_written) in enumerate(zip(rows, wrote, strict=True)):
             if any_written:
                 state.context, state.output = contexts[row].copy(), outputs[row].copy()
-                state.place = places.get(row, state.place)
+                state.position = positions.get(row, state.position)
             if any_written or state.skip:
-                self._take_symbols(state, found[row])
+                self._take_symbols(state, emitted[row])
             else:
                 state.frames += frames
                 state.silence_frames += frames
@@ -144,9 +156,9 @@ class TransducerDecoder(GreedyDecoder):
     def _terms_of(self, phrases: tuple[tuple[str, float], ...]) -> PieceTerms:
         return piece_terms(Bias(phrases), self.speller)
 
-    def _bonus(self, rows: Sequence[TransducerState], places: dict[int, TermState]) -> TermBonus | None:
-        """Return the bonus of symbols in these rows; the search moves `places`. None without key terms."""
-        if not places:
+    def _bonus(self, rows: Sequence[TransducerState], positions: dict[int, TermState]) -> TermBonus | None:
+        """Return the bonus of symbols in these rows; the search moves `positions`. None without key terms."""
+        if not positions:
             return None
         bonus = np.zeros((len(rows), len(self.tokens.symbols)), np.float32)  # (B, V)
         biased = np.zeros(len(rows), np.bool_)
@@ -154,13 +166,13 @@ class TransducerDecoder(GreedyDecoder):
         def follow(row: int, symbol: int) -> Floats:
             terms = rows[row].terms
             assert terms is not None, "a row with key terms"
-            places[row], _ = terms.follow(places[row], symbol)
-            return terms.bonus(places[row])
+            positions[row], _ = terms.follow(positions[row], symbol)
+            return terms.bonus(positions[row])
 
-        for row, place in places.items():
+        for row, position in positions.items():
             terms = rows[row].terms
             assert terms is not None, "a row with key terms"
-            bonus[row], biased[row] = terms.bonus(place), True
+            bonus[row], biased[row] = terms.bonus(position), True
         return TermBonus(bonus, biased, follow)
 
     def _take_symbols(self, state: TransducerState, row: Floats) -> None:

@@ -51,6 +51,10 @@ class Speller:
         texts = (word, word.capitalize(), word.upper())
         return [pieces for text in texts for pieces in (self._by_merges(text), self._by_frequency(text)[0])]
 
+    def pieces(self, word: str) -> Pieces:
+        """Return the likeliest pieces of a word in this spelling, () if it has none."""
+        return self._by_frequency(word)[0]
+
     def log_prob(self, word: str) -> float:
         """Natural log-probability of a word by the ranks of its pieces; minus infinity if it cannot be spelled."""
         return max(self._by_frequency(text)[1] for text in (word, word.capitalize(), word.upper()))

@@ -52,8 +52,8 @@ class PieceTerms:
         silent = ~np.array(self._writes)
         self._spaces = silent & np.array(tokens.ends) & self._starts
         self._nothing = silent & ~self._spaces
-        kept = max(4, ROW_BYTES // (4 * len(tokens.symbols)))
-        self.bonus = lru_cache(maxsize=kept)(self._bonus)
+        rows = max(4, ROW_BYTES // (4 * len(tokens.symbols)))
+        self.bonus = lru_cache(maxsize=rows)(self._bonus)
 
     @property
     def unspeakable(self) -> tuple[str, ...]:
@@ -65,9 +65,9 @@ class PieceTerms:
         """Number of states of the automaton."""
         return len(self._value)
 
-    def follow(self, place: TermState, symbol: int) -> tuple[TermState, float]:
-        """Return the place after a symbol, and its bonus."""
-        tokens, state, bonus, is_open = self._tokens, place.state, 0.0, place.open
+    def follow(self, position: TermState, symbol: int) -> tuple[TermState, float]:
+        """Return the position after a symbol, and its bonus."""
+        tokens, state, bonus, is_open = self._tokens, position.state, 0.0, position.open
         if tokens.starts[symbol] and is_open:
             (state, bonus), is_open = self._step(state, SPACE_COLUMN), False
         if self._writes[symbol]:
@@ -78,14 +78,19 @@ class PieceTerms:
             bonus, is_open = bonus + more, False
         return TermState(state, is_open), PIECE_BOOST * bonus
 
-    def _bonus(self, place: TermState) -> Floats:
-        """Return the bonus of each symbol (V,) at a place, the blank's is 0; do not change it."""
-        boundary, closing = self._step(place.state, SPACE_COLUMN) if place.open else (place.state, 0.0)
-        inside, outside = self._step(place.state, OTHER)[1], closing + self._step(boundary, OTHER)[1]
+    def ending(self, position: TermState) -> float:
+        """Return by how much the bonus changes if the text ends here: an unfinished phrase is given back."""
+        state, closing = self._step(position.state, SPACE_COLUMN) if position.open else (position.state, 0.0)
+        return PIECE_BOOST * (closing + self._bank[state] - self._ahead(state))
+
+    def _bonus(self, position: TermState) -> Floats:
+        """Return the bonus of each symbol (V,) at a position, the blank's is 0; do not change it."""
+        boundary, closing = self._step(position.state, SPACE_COLUMN) if position.open else (position.state, 0.0)
+        inside, outside = self._step(position.state, OTHER)[1], closing + self._step(boundary, OTHER)[1]
         row = np.where(self._starts, PIECE_BOOST * outside, PIECE_BOOST * inside).astype(np.float32)
         row[self._spaces], row[self._nothing] = PIECE_BOOST * closing, 0
-        for symbol in {*self._expected(place.state), *self._expected(boundary)}:
-            row[symbol] = self.follow(place, symbol)[1]
+        for symbol in {*self._expected(position.state), *self._expected(boundary)}:
+            row[symbol] = self.follow(position, symbol)[1]
         return row
 
     def _expected(self, state: int) -> Iterator[int]:
@@ -123,13 +128,13 @@ def piece_terms(bias: Bias, speller: Speller) -> PieceTerms:
     words: dict[Letters, str] = {}
     unspeakable: list[str] = []
     for phrase, weight in bias.phrases:
-        each = [(word, speller.spellings(word)) for word in phrase.split()]
-        if not all(any(variants) for _, variants in each):
+        spelled_words = [(word, speller.spellings(word)) for word in phrase.split()]
+        if not all(any(variants) for _, variants in spelled_words):
             unspeakable.append(phrase)
             continue
-        for way in range(len(each[0][1])):
+        for way in range(len(spelled_words[0][1])):
             columns = []
-            for word, variants in each:
+            for word, variants in spelled_words:
                 pieces = variants[way] or next(filter(None, variants))
                 columns.append(tuple(FIRST_COLUMN + piece for piece in pieces))
                 words[columns[-1]] = word

@@ -13,11 +13,10 @@ from importlib.metadata import version
 from pydantic import SecretStr
 
 from batching.thread.step_token import StepToken
-from model.ctc.beam import BeamDecoder
 from model.ctc.bias import BiasError
 from model.ctc.interface import Decoder
-from model.ctc.rewind import RewindDecoder
 from model.ctc.search.symbols import Symbols
+from model.decoder import rewind_of
 from model.description import ModelDescription
 from model.errors import VocabularyError
 from model.facts import ModelFacts
@@ -185,8 +184,8 @@ class ModelService:
             )
         if self.rewind is None:
             lacking[REWIND] = (
-                f"rewind: model {self.name!r} is not decoded by beam search over letters or phones, which it needs; "
-                "leave it out"
+                f"rewind: model {self.name!r} is not searched for key terms, which it needs: by beam search over "
+                "letters or phones, or as a transducer; leave it out"
             )
         if number_language(self.spoken(request.options.language)) is None:
             lacking[REDACT] = (
@@ -279,7 +278,7 @@ class ServiceBuilder:
             model.grammars,
             model.accurate,
             model.accurate_grammars,
-            RewindDecoder(model.decoder) if isinstance(model.decoder, BeamDecoder) else None,
+            rewind_of(model.decoder),
             self._settings.finals,
             recognizer,
             metrics,

@@ -14,7 +14,7 @@ from model.config import ModelConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import LogProbs
-from model.ctc.rewind import RewindDecoder
+from model.ctc.rewind import BeamRewind
 from model.decoder import decoder_of
 from model.evaluation.scoring import TermScore, score_terms
 from server.recognition.keyterms.keyterms import rare_terms
@@ -82,7 +82,7 @@ def test_ten_seconds_are_decoded_again_in_less_than_two_thirds_of_the_time_of_th
     """Processor time of this thread, in turns; on an idle core a third, 3 to 4 ms."""
     _, outputs, decoder, config = spoken()
     rows = np.concatenate(outputs)[: round(10 / config.frame_s)]
-    rewinding, bias = RewindDecoder(decoder), Bias.of([("kowalczyk", None)])
+    rewinding, bias = BeamRewind(decoder), Bias.of([("kowalczyk", None)])
     first, again = [], []
     for _ in range(15):
         state = rewinding.start(0)
@@ -99,7 +99,7 @@ def test_ten_seconds_are_decoded_again_in_less_than_two_thirds_of_the_time_of_th
 
 def test_a_name_that_becomes_known_later_is_found_by_decoding_again() -> None:
     cases, outputs, decoder, config = spoken()
-    rewinding, total = RewindDecoder(decoder), TermScore()
+    rewinding, total = BeamRewind(decoder), TermScore()
     for case, log_probs in zip(cases, outputs, strict=True):
         state = rewinding.start(config.delay_frames)
         rewinding.advance([state], log_probs[None])

@@ -146,7 +146,7 @@ PARAMETERS = (
         live_only=True, ours=True),
     Parameter("rewind", _whole(REWINDS_S), "0", "seconds of finals in which `Rewind` finds key terms.",
         "seconds of finals in which a `Rewind` message can look for further key terms later; refused if the model "
-        "is not decoded by beam search",
+        "is neither decoded by beam search nor a transducer",
         live_only=True, ours=True),
     Parameter("resumable", BOOLEAN, "`false`", "tickets for resuming a lost stream.",
         "sends tickets with which a stream continues after a lost connection, on any replica",

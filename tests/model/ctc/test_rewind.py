@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc.bias import NO_BIAS, Bias
-from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
+from model.ctc.rewind import KEPT_S, BeamRewind, RewindDecoder, RewindState
 from tests.support.decoding.beam_toys import FRAME_S, decoder, speech_like
 from tests.support.decoding.ctc_symbols import log_probs, spell
 
@@ -28,7 +28,7 @@ def test_the_same_search_from_the_start_gives_the_same_words_to_the_bit(
     seed: int, frames: int, beams: int, lm: bool
 ) -> None:
     search = decoder(beams, lm=lm)
-    made, rows = RewindDecoder(search, search), speech_like(seed, frames)
+    made, rows = BeamRewind(search, search), speech_like(seed, frames)
     state = decode(made, rows)
     taken = made.take(state)
     decode(made, speech_like(seed + 1, 9), state)  # what came later does not count
@@ -55,7 +55,7 @@ def test_a_narrowed_search_is_one_that_was_made_so() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(10, 80), st.sets(st.sampled_from(["ab", "ba", "ca", "a", "ab ba"])))
 def test_only_words_in_the_place_of_a_key_term_change(seed: int, frames: int, terms: set[str]) -> None:
-    made = RewindDecoder(decoder(16, lm=False))
+    made = BeamRewind(decoder(16, lm=False))
     state = decode(made, speech_like(seed, frames))
     taken = made.take(state)
     again = made.rewind(state, 0.0, Bias.of([(term, 1.0) for term in sorted(terms)]))
@@ -68,7 +68,7 @@ def test_only_words_in_the_place_of_a_key_term_change(seed: int, frames: int, te
 
 
 def test_the_words_are_those_of_the_search_alone() -> None:
-    made, rows = RewindDecoder(decoder(8)), speech_like(5, 60)
+    made, rows = BeamRewind(decoder(8)), speech_like(5, 60)
     state, plain = decode(made, rows), made.search.start(3)
     for first in range(0, len(rows), 2):
         made.search.advance([plain], rows[None, first : first + 2])
@@ -86,7 +86,7 @@ def unsure(*texts: str) -> np.ndarray:
 
 
 def test_a_key_term_changes_the_words_after_the_boundary_and_nothing_before() -> None:
-    made = RewindDecoder(decoder(16, lm=False))
+    made = BeamRewind(decoder(16, lm=False))
     rows = np.concatenate(
         [unsure("ab_ ", "ba_ "), unsure("ab_ ", "cb_ "), unsure("ab_ ", "ba_ "), log_probs(spell("_" * 8))]
     )
@@ -107,7 +107,7 @@ def test_a_key_term_changes_the_words_after_the_boundary_and_nothing_before() ->
 
 
 def test_the_open_text_is_not_decoded_again() -> None:
-    made = RewindDecoder(decoder(16, lm=False))
+    made = BeamRewind(decoder(16, lm=False))
     state = decode(made, log_probs(spell("___ab_ " + "_" * 9)))
     assert made.rewind(state, 0.0, NO_BIAS) is None, "nothing was taken"
     made.take(state)
@@ -119,7 +119,7 @@ def test_the_open_text_is_not_decoded_again() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    made = RewindDecoder(decoder(4))
+    made = BeamRewind(decoder(4))
     state = made.start(0)
     frames = round(KEPT_S / FRAME_S)
     rows = speech_like(3, 50)

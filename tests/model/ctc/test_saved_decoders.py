@@ -16,7 +16,7 @@ from model.ctc.beam_state import ReleasedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder, SavesStates
-from model.ctc.rewind import RewindDecoder
+from model.ctc.rewind import BeamRewind
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
 from tests.support.decoding.beam_toys import decoder as beam_decoder
 from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
@@ -155,7 +155,7 @@ def test_a_decoder_that_keeps_frames_saves_no_states() -> None:
     search = BeamDecoder(LETTERS, FRAME_S, beams=2)
     assert isinstance(search, SavesStates)
     assert isinstance(GreedyDecoder(LETTERS, FRAME_S), SavesStates)
-    assert not isinstance(RewindDecoder(search), SavesStates)
+    assert not isinstance(BeamRewind(search), SavesStates)
 
 
 def test_decoders_with_different_results_have_different_digests() -> None:

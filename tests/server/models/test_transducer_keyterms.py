@@ -47,9 +47,9 @@ def rare_words(kind: str) -> list[str]:
     return [word for word in words if len(word) <= 24][:MAX_WORDS]
 
 
-def words_of(kind: str, bias: Bias) -> str:
+def words_of(kind: str, bias: Bias, decoder: Any = None) -> str:
     """Text of the demo recording without a server."""
-    model, decoder = model_of(kind), decoder_of(model_of(kind).facts)
+    model, decoder = model_of(kind), decoder or decoder_of(model_of(kind).facts)
     state = decoder.start(model.config.delay_frames, bias)
     decoder.advance([state], outputs(kind)[np.newaxis])
     return squeezed("".join(word.text for word in decoder.take(state)))
@@ -139,6 +139,22 @@ def test_context_adds_the_rare_words_of_a_text(served: Any) -> None:
     assert answer["type"] == "ContextSuccess"
 
 
+def test_a_term_that_comes_after_its_word_is_found_by_rewind(served: Any) -> None:
+    kind, pcm = "zipformer2-transducer", speech(RATE)
+    plain = words_of(kind, NO_BIAS)
+    new = [name for name in terms(kind) if name not in plain and name in words_of(kind, Bias.of([(name, 1.0)]))]
+    assert new
+    with served(kind).listen(sample_rate=RATE, endpointing="false", rewind=10) as client:
+        client.send(pcm)
+        client.say("Finalize")
+        client.until(lambda frame: frame["type"] == "Results" and frame.get("from_finalize"))
+        client.say("Rewind", seconds=10, keyterms=new[:1])
+        corrected = client.until(lambda frame: frame.get("correction") or frame["type"].endswith("Failure"))[-1]
+        client.finish()
+    words = [word["word"] for word in corrected["channel"]["alternatives"][0]["words"]]
+    assert new[0] in words
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_stream_with_key_terms_has_the_finals_of_an_unbroken_one(kind: str) -> None:
     options = {
@@ -169,6 +185,19 @@ def test_streams_with_other_terms_do_not_change_each_other(served: Any, kind: st
                 client.send(pcm[at : at + 1_280])
         texts = [transcript(finals_of(client.finish())) for client in clients]
     assert texts == [alone[at % 4] for at in range(16)]
+
+
+def test_beam_search_in_a_server_has_the_text_without_one_also_when_resumed() -> None:
+    kind, pcm = "zipformer2-transducer", speech(RATE)
+    decoder = decoder_of(model_of(kind).facts, decoder="beam")
+    expected = words_of(kind, Bias.of([(name, 1.0) for name in terms(kind)]), decoder)
+    assert expected != words_of(kind, NO_BIAS, decoder)
+    options = {"model": model_of(kind), "decoder": decoder, "resume_keys": (new_key(),)}
+    query = {"keyterm": terms(kind), "endpointing": "false"}
+    with ExitStack() as stack:
+        pair = [stack.enter_context(LiveServer(**options)) for _ in range(2)]
+        moved = ResumingClient(pair, pcm[:, None], RATE, **query).run([2.4, 4.1])
+    assert squeezed(transcript(moved.finals)) == expected
 
 
 def test_a_term_without_pieces_and_a_grammar_are_refused_by_name(served: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from model.ctc.beam import BeamDecoder
-from model.ctc.rewind import RewindDecoder
+from model.ctc.rewind import BeamRewind
 from server.errors import KeytermsTooOften
 from server.recognition.events import Correction, Final
 from server.recognition.messages import RewindFinals
@@ -29,7 +29,7 @@ def beam() -> BeamDecoder:
 
 
 def bench(**options: Any) -> SessionBench:
-    return SessionBench(decoder=RewindDecoder(beam()), rewind_s=REWIND, **options)
+    return SessionBench(decoder=BeamRewind(beam()), rewind_s=REWIND, **options)
 
 
 def corrections(one: SessionBench) -> list[Correction]:
