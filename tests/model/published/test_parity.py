@@ -43,7 +43,8 @@ def check(variant, utterances):
         tokens, times = reference(variant, pcm)
         assert shown(model, symbols) == tokens
         written = [at for symbol, at in zip(symbols, frames, strict=True) if shown(model, [symbol])]
-        assert np.allclose(np.array(written) * model.config.frame_s, times[: len(written)], atol=1e-3)
+        timed = frames if len(times) == len(symbols) else written  # it may give a time to symbols that it does not show
+        assert np.allclose(np.array(timed) * model.config.frame_s, times[: len(timed)], atol=1e-3)
         count += len(tokens)
     assert count > 3 * len(utterances), "too few symbols for a meaningful comparison"
 

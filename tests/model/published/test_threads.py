@@ -40,9 +40,9 @@ def threads_used(monkeypatch):
     used = set()
     run = stepping.BoundGraph.run
 
-    def recorded(self, slots, windows, results):
+    def recorded(self, slots, windows, prompts, results):
         used.add((threading.current_thread().name, len(slots)))
-        run(self, slots, windows, results)
+        run(self, slots, windows, prompts, results)
 
     monkeypatch.setattr(stepping.BoundGraph, "run", recorded)
     return used
@@ -55,10 +55,11 @@ def test_a_divided_batch_gives_the_bits_of_one_thread(variant, threads_used):
     assert [model.threads for model in models] == [1, 2, 3, 4]
     whole, two, three, four = models
     expected = bits_of(whole)
+    undivided = max(rows for _, rows in threads_used)
     threads_used.clear()
     assert bits_of(two) == expected
     assert {name.split("_")[0] for name, _ in threads_used} == {"MainThread", "graph"}
-    assert max(rows for _, rows in threads_used) == 4
+    assert max(rows for _, rows in threads_used) == -(-undivided // 2)
     assert bits_of(three) == bits_of(four) == expected
 
 
@@ -111,10 +112,10 @@ def test_a_failed_part_fails_the_batch_after_the_other_parts_ended(monkeypatch):
     run, ended = stepping.BoundGraph.run, []
     entered = threading.Event()
 
-    def failing(self, members, windows, results):
+    def failing(self, members, windows, prompts, results):
         if threading.current_thread().name.startswith("graph"):
             entered.wait(10)
-            run(self, members, windows, results)
+            run(self, members, windows, prompts, results)
             ended.append(len(members))
             return
         entered.set()

@@ -90,7 +90,8 @@ def shown(model, symbols):
     """Return symbols as sherpa-onnx shows them: printable bytes and spaces as text, no `<unk>` and tags."""
     names = [model.tokens.symbols[symbol] for symbol in symbols]
     if model.transducer is not None:
-        names = [name for name in names if name != "<unk>" and name not in TAGS]
+        hidden = {"<unk>"} if model.contract.prompts is None else {"<unk>", *TAGS}
+        names = [name for name in names if name not in hidden]
     if any("ā" in name or "ĺ" in name for name in model.tokens.symbols):  # byte-level BPE is shown unchanged
         return names
     names = [" " + name[1:] if name.startswith("▁") else name for name in names]
