@@ -27,6 +27,7 @@ from model.transducer.decoder import NOWHERE, TransducerDecoder, TransducerState
 from model.transducer.terms import TermState
 
 BEAMS, MAX_BEAMS = 4, 8
+SURE = math.log(0.999)  # a frame whose blank is at least as likely leaves all hypotheses as they are
 OPEN_SYMBOLS = 100  # of hypotheses that share no first symbol: then all but the best are dropped
 Floats = NDArray[np.float32]
 
@@ -66,7 +67,7 @@ class TransducerBeamState(TransducerState):
     """Decoder state of one stream: words and open symbols that are committed, and hypotheses, the best one first."""
 
     hypotheses: tuple[Hypothesis, ...] = ()
-    heard: bool = False  # whether a symbol was committed
+    emitted_any: bool = False  # whether a symbol was committed
     written: tuple[Word, ...] | None = None  # cache of `words`
 
     @property
@@ -90,7 +91,7 @@ class SavedBeams(msgspec.Struct, array_like=True, frozen=True):
     """Serialized `TransducerBeamState`: its committed part, and hypotheses."""
 
     committed: bytes
-    heard: bool
+    emitted_any: bool
     hypotheses: tuple[SavedHypothesis, ...]
 
 
@@ -121,7 +122,7 @@ class TransducerBeamDecoder(TransducerDecoder):
     @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
-        return digest_of(f"{self.beams} {OPEN_SYMBOLS}", super().digest)
+        return digest_of(f"{self.beams} {OPEN_SYMBOLS} {SURE}", super().digest)
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TransducerBeamState:
         """Return a new state that ignores the first `skip_frames` frames."""
@@ -161,7 +162,7 @@ class TransducerBeamDecoder(TransducerDecoder):
             assert one.output is not None, "it is computed at the end of a frame"
             arrays = one.context.tobytes(), one.output.tobytes()
             hypotheses.append(SavedHypothesis(one.score, one.bonus, one.position, one.open, *arrays))
-        return msgspec.msgpack.encode(SavedBeams(super().save(state), state.heard, tuple(hypotheses)))
+        return msgspec.msgpack.encode(SavedBeams(super().save(state), state.emitted_any, tuple(hypotheses)))
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TransducerBeamState:
         """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
@@ -176,7 +177,7 @@ class TransducerBeamDecoder(TransducerDecoder):
             for one in read.hypotheses
         ):
             raise ValueError("the saved state is damaged or not one of the transducer's beam search")
-        state.heard = read.heard
+        state.emitted_any = read.emitted_any
         state.hypotheses = tuple(
             Hypothesis(
                 one.score,
@@ -251,7 +252,17 @@ class TransducerBeamDecoder(TransducerDecoder):
         state.frames, state.silence_frames = now
 
     def _frame(self, states: Sequence[TransducerBeamState], frames: Floats) -> None:
-        """Search one frame of B streams, (B, D)."""
+        """Search one frame of B streams, (B, D), unless it is silent by a stream's best hypothesis."""
+        blanks = self._join(frames, [state.hypotheses[:1] for state in states])[:, self.tokens.blank].tolist()
+        spoken = [row for row, blank in enumerate(blanks) if blank < SURE]
+        for state, blank in zip(states, blanks, strict=True):
+            if blank >= SURE:
+                state.frames, state.silence_frames = state.frames + 1, state.silence_frames + 1
+        if spoken:
+            self._spoken_frame([states[row] for row in spoken], frames[spoken])
+
+    def _spoken_frame(self, states: Sequence[TransducerBeamState], frames: Floats) -> None:
+        """Search one frame of B streams, (B, D), with all hypotheses."""
         ended: list[dict[tuple[int, ...], Hypothesis]] = [{} for _ in states]
         active = [list(state.hypotheses) for state in states]
         most = self.networks.symbols_per_frame
@@ -338,7 +349,7 @@ class TransducerBeamDecoder(TransducerDecoder):
         state.written = None
         self._commit(state, best, shared)
         spoken = [emitted.frame for emitted in best[0].open if self.tokens.texts[emitted.symbol]]
-        last = spoken[-1] if spoken else state.last_frame if state.heard else -1
+        last = spoken[-1] if spoken else state.last_frame if state.emitted_any else -1
         state.silence_frames = state.frames - 1 - last
 
     def _commit(self, state: TransducerBeamState, hypotheses: Sequence[Hypothesis], count: int) -> None:
@@ -346,7 +357,7 @@ class TransducerBeamDecoder(TransducerDecoder):
         if count:
             revision = state.revision
             self._write_all(state, hypotheses[0].open[:count])
-            state.revision, state.heard = revision, True
+            state.revision, state.emitted_any = revision, True
             if state.terms is not None:
                 for emitted in hypotheses[0].open[:count]:
                     state.position, _ = state.terms.follow(state.position, emitted.symbol)

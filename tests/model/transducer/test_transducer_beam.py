@@ -12,7 +12,7 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.decoder import decoder_of
 from model.errors import PublishedModelError
 from model.transducer.beam import MAX_BEAMS, TransducerBeamDecoder
-from tests.model.transducer.test_transducer_decoder import HEARD, KINDS, TEXT, biases, decoded, outputs_of
+from tests.model.transducer.test_transducer_decoder import CONFUSED, KINDS, TEXT, biases, decoded, outputs_of
 from tests.support.decoding.toy_transducer import FRAME_S, ToyNetworks, spoken, text_of
 from tests.support.networks.published import model_of
 
@@ -65,8 +65,8 @@ def test_a_text_that_is_clear_is_found_with_its_times():
     assert not state.has_text
 
 
-def test_a_key_term_is_found_and_given_back_where_it_does_not_go_on():
-    decoder, frames = beam_decoder(), spoken(TEXT, confused=HEARD)
+def test_a_key_term_is_found_and_given_back_where_it_does_not_continue():
+    decoder, frames = beam_decoder(), spoken(TEXT, confused=CONFUSED)
     assert text_of(decoder, frames, NO_BIAS) == "bado keru miro nasi"
     assert text_of(decoder, frames, Bias.of([("kelu", 1.0)])) == TEXT
     assert text_of(decoder, frames, Bias.of([("kelu nasi", 0.4)])) == "bado keru miro nasi"
@@ -74,7 +74,7 @@ def test_a_key_term_is_found_and_given_back_where_it_does_not_go_on():
 
 
 def test_terms_that_change_rescore_what_is_not_committed():
-    decoder, frames = beam_decoder(), spoken(TEXT, confused=HEARD)
+    decoder, frames = beam_decoder(), spoken(TEXT, confused=CONFUSED)
     state = decoder.start(0)
     decoder.advance([state], frames[:, :7])
     decoder.set_bias(state, Bias.of([("kelu", 2.0)]))

@@ -19,11 +19,11 @@ def confusing(*pairs):
     return {a: b for one, other in pairs for a, b in zip(pieces_of(one), pieces_of(other), strict=True)}
 
 
-HEARD = confusing(("kelu", "keru"))
+CONFUSED = confusing(("kelu", "keru"))
 
 
 def test_a_key_term_replaces_a_piece_that_is_a_little_likelier_and_nothing_else():
-    decoder, frames = toy_decoder(), spoken(TEXT, confused=HEARD)
+    decoder, frames = toy_decoder(), spoken(TEXT, confused=CONFUSED)
     assert text_of(decoder, frames, NO_BIAS) == "bado keru miro nasi"
     assert text_of(decoder, frames, Bias.of([("kelu", 1.0)])) == TEXT
     assert text_of(decoder, frames, Bias.of([("kelu", 0.1)])) == "bado keru miro nasi"
@@ -31,7 +31,7 @@ def test_a_key_term_replaces_a_piece_that_is_a_little_likelier_and_nothing_else(
 
 
 def test_a_term_of_negative_weight_makes_way_for_another_word():
-    decoder, frames = toy_decoder(), spoken(TEXT, confused=HEARD)
+    decoder, frames = toy_decoder(), spoken(TEXT, confused=CONFUSED)
     assert text_of(decoder, frames, Bias.of([("keru", -1.0)])) == TEXT
 
 
@@ -99,7 +99,7 @@ def test_a_stream_with_terms_has_the_same_bits_alone_and_among_others(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_that_was_saved_or_copied_goes_on_as_the_original(kind):
+def test_a_state_that_was_saved_or_copied_continues_as_the_original(kind):
     model = model_of(kind)
     decoder, frames = decoder_of(model.facts), outputs_of(kind, rows=1)
     bias = biases(model, 3)[1]
@@ -113,7 +113,7 @@ def test_a_state_that_was_saved_or_copied_goes_on_as_the_original(kind):
 
 
 def test_terms_that_change_apply_from_the_next_frame_on_even_inside_a_word():
-    decoder, frames = toy_decoder(), spoken(f"{TEXT} {TEXT}", confused=HEARD)
+    decoder, frames = toy_decoder(), spoken(f"{TEXT} {TEXT}", confused=CONFUSED)
     half, bias = frames.shape[1] // 2, Bias.of([("kelu", 1.0)])
     for begin, expected in ((half, f"bado keru miro nasi {TEXT}"), (half + 6, f"bado keru miro nasi {TEXT}")):
         state = decoder.start(0)

@@ -9,7 +9,7 @@ from model.ctc.bias import Bias
 from model.ctc.rewind import KEPT_S
 from model.decoder import decoder_of, rewind_of
 from model.transducer.rewind import KeptEncodings, TransducerRewind
-from tests.model.transducer.test_transducer_decoder import HEARD, TEXT
+from tests.model.transducer.test_transducer_decoder import CONFUSED, TEXT
 from tests.support.decoding.toy_transducer import FRAME_S, spoken, toy_decoder
 from tests.support.networks.published import model_of
 
@@ -27,9 +27,9 @@ def texts(words) -> str:
     return " ".join(word.text for word in words)
 
 
-def test_a_term_replaces_the_word_that_was_heard_and_no_other_word_changes() -> None:
+def test_a_term_replaces_the_word_that_was_recognized_and_no_other_word_changes() -> None:
     made = TransducerRewind(toy_decoder())
-    state = decoded(made, spoken(f"{TEXT} {TEXT}", confused=HEARD))
+    state = decoded(made, spoken(f"{TEXT} {TEXT}", confused=CONFUSED))
     taken = made.take(state)
     assert texts(taken) == "bado keru miro nasi bado keru miro nasi"
     found = made.rewind(state, 0.0, TERM)
@@ -42,7 +42,7 @@ def test_a_term_replaces_the_word_that_was_heard_and_no_other_word_changes() -> 
 
 
 def test_frames_are_kept_for_a_while_and_skipped_ones_never() -> None:
-    made, frames = TransducerRewind(toy_decoder()), spoken(TEXT, confused=HEARD)
+    made, frames = TransducerRewind(toy_decoder()), spoken(TEXT, confused=CONFUSED)
     frames = np.concatenate([frames[:, :3], *[frames] * 60], axis=1)
     state = decoded(made, frames, skip=3)
     made.take(state)

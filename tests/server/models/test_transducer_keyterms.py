@@ -179,12 +179,12 @@ def test_streams_with_other_terms_do_not_change_each_other(served: Any, kind: st
     alone = [transcript(listen(server, kind, pcm, lambda: 1_280, **query)) for query in queries]
     assert len(set(alone)) > 1
     with ExitStack() as stack:
-        clients = [stack.enter_context(server.listen(endpointing="false", **queries[at % 4])) for at in range(16)]
+        clients = [stack.enter_context(server.listen(endpointing="false", **queries[at % 4])) for at in range(8)]
         for at in range(0, len(pcm), 1_280):
             for client in clients:
                 client.send(pcm[at : at + 1_280])
         texts = [transcript(finals_of(client.finish())) for client in clients]
-    assert texts == [alone[at % 4] for at in range(16)]
+    assert texts == [alone[at % 4] for at in range(8)]
 
 
 def test_beam_search_in_a_server_has_the_text_without_one_also_when_resumed() -> None:

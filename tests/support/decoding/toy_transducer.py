@@ -55,13 +55,13 @@ def spoken(text, noise=0.0, seed=1, confused=None):
     random = np.random.default_rng(seed)
     rows = []
     for piece in pieces_of(text):
-        heard = np.zeros(len(SYMBOLS), np.float32)
-        heard[piece] = SURE
+        logits = np.zeros(len(SYMBOLS), np.float32)
+        logits[piece] = SURE
         if confused and piece in confused:
-            heard[confused[piece]] = SURE + 1.5
+            logits[confused[piece]] = SURE + 1.5
         silence = np.zeros(len(SYMBOLS), np.float32)
         silence[0] = SURE
-        rows += [heard, silence]
+        rows += [logits, silence]
     frames = np.stack(rows) + noise * random.standard_normal((len(rows), len(SYMBOLS))).astype(np.float32)
     return frames[None].astype(np.float32)
 
