@@ -54,6 +54,7 @@ def test_a_divided_batch_gives_the_bits_of_one_thread(variant, threads_used):
     models = [load_model(folder, device="cpu", threads=count) for count in (1, 2, 3, 4)]
     assert [model.threads for model in models] == [1, 2, 3, 4]
     whole, two, three, four = models
+    threads_used.clear()
     expected = bits_of(whole)
     undivided = max(rows for _, rows in threads_used)
     threads_used.clear()
