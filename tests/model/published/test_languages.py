@@ -30,7 +30,10 @@ def pcm() -> NDArray[np.int16]:
 
 
 def run(numbers: list[list[int]], slots: Any = None, streams: list[int] | None = None) -> list[Any]:
-    """Return each row's outputs; `numbers`: by row and step, 1 + the number of the language or 0, the last goes on."""
+    """Return each row's outputs.
+
+    `numbers`: by row and step, 1 + the number of the language, or 0; the last one is repeated.
+    """
     model = model_of(VARIANT)
     slots = slots or model.slots(capacity=8, largest=8)
     streams = streams or list(range(len(numbers)))
