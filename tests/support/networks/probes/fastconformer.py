@@ -293,11 +293,11 @@ def convolution(graph, spec, x, cache, padding):
     )
     x = graph("Where", graph("Unsqueeze", padding, [1]), np.float32(0), x)
     if cache is None:
-        following, x = None, depthwise(graph, x, count, spec.kept + 1, pads=(spec.kept // 2, spec.kept // 2))
+        x = depthwise(graph, x, count, spec.kept + 1, pads=(spec.kept // 2, spec.kept // 2))
     else:
         joined = graph("Concat", cache, x, axis=2)  # (N, D, kept + T')
-        following = part(graph, joined, -spec.kept, END, 2)
         x = graph("Transpose", depthwise(graph, joined, count, spec.kept + 1), perm=[0, 2, 1])
         x = graph("Transpose", layer_norm(graph, x, count), perm=[0, 2, 1])
     x = pointwise(graph, silu(graph, x), count, count, scale=2 * count**-0.5)
-    return graph("Transpose", x, perm=[0, 2, 1]), following
+    x = graph("Transpose", x, perm=[0, 2, 1])
+    return x, None if cache is None else part(graph, joined, -spec.kept, END, 2)
