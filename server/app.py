@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from fastapi import FastAPI, Response
 
 from server.access.guard import QuotaRelease
 from server.access.origins import allow_pages
+from server.configuration.addresses import ListenAddress
 from server.coordination.coordinator import Coordinator
 from server.http.admin import admin_access, admin_router
 from server.http.api_docs import ABOUT, describe, describe_sockets
@@ -24,7 +25,7 @@ from server.http.operations import LocalOperations, ServiceOperations
 from server.http.page import page_router
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
-from server.http.uvicorn_server import SecondPort
+from server.http.uvicorn_server import MakeProtocols, SecondPort, http_port, tcp_port
 from server.models.engine_source import EngineSource
 from server.models.loading import LoadedModel
 from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
@@ -39,6 +40,7 @@ from server.protocols.openai.transcriptions import Transcriptions
 from server.protocols.twilio.endpoint import admit_call
 from server.protocols.uploads import Recordings
 from server.protocols.vosk.endpoint import admit_by_key, app_without_keys
+from server.protocols.wyoming.endpoint import wyoming_protocols
 from server.recognition.session import Session
 from server.replica import Replica, build_replica
 from server.settings import Settings
@@ -46,12 +48,11 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What a server process runs: the ASGI app, its replica, and the ports of vosk and of metrics, if they have one."""
+    """What a server process runs: the ASGI app, its replica, and its other ports by the names of their settings."""
 
     asgi: FastAPI
     replica: Replica
-    vosk: SecondPort | None
-    metrics: SecondPort | None
+    ports: Mapping[str, SecondPort]
 
 
 def create_app(
@@ -75,9 +76,8 @@ def create_app(
         settings, models, vad, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
     )
     of_service = operations(replica)
-    vosk, metrics = _second_ports(replica, of_service)
-    ports = [port for port in (vosk, metrics) if port is not None]
-    lifespan = partial(_run, replica=replica, ports=ports, listens=listens)
+    ports = _second_ports(replica, of_service)
+    lifespan = partial(_run, replica=replica, ports=tuple(ports.values()), listens=listens)
     app = FastAPI(
         title="tutti", version=version("tutti-asr"), description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
     )
@@ -90,22 +90,33 @@ def create_app(
     app.include_router(kserve_router(replica))
     app.include_router(admin_router(of_service, admin_access(settings)))
     add_health(app, replica, of_service)
-    if metrics is None:
+    if "metrics_port" not in ports:
         add_metrics(app, of_service)
     describe(app)
     describe_sockets(app)
-    return Application(app, replica, vosk, metrics)
+    return Application(app, replica, ports)
 
 
-def _second_ports(replica: Replica, operations: ServiceOperations) -> tuple[SecondPort | None, SecondPort | None]:
-    """Return the port of vosk clients without keys and the one of metrics; None for each that is not set."""
-    settings, ports = replica.settings, []
-    for port, app, said in (
-        (settings.vosk_port, app_without_keys, {"scheme": "ws", "protocol": "vosk", "keys": "none needed"}),
-        (settings.metrics_port, partial(metrics_app, operations), {"scheme": "http", "serves": "/metrics"}),
-    ):
-        ports.append(None if port is None else SecondPort(app(replica), replica, port, **said))
-    return ports[0], ports[1]
+def _second_ports(replica: Replica, operations: ServiceOperations) -> dict[str, SecondPort]:
+    """Return the ports that are set, but for the main one. Raises: SettingsError."""
+    keyless, addresses = {"keys": "none needed"}, replica.settings.addresses
+    kinds: dict[str, tuple[Callable[[ListenAddress], MakeProtocols], dict[str, str]]] = {
+        "vosk_port": (lambda _: http_port(app_without_keys(replica), replica), {"scheme": "ws", "protocol": "vosk"}),
+        "metrics_port": (
+            lambda _: http_port(metrics_app(operations, replica), replica),
+            {"scheme": "http", "serves": "/metrics"},
+        ),
+        "wyoming_port": (
+            lambda address: tcp_port(*wyoming_protocols(replica, address), replica),
+            {"scheme": "tcp", "protocol": "wyoming"},
+        ),
+    }
+    ports = {}
+    for name, (make, said) in kinds.items():
+        if name in addresses:
+            keys = {} if name == "metrics_port" else keyless
+            ports[name] = SecondPort(make(addresses[name]), addresses[name], **said, **keys)
+    return ports
 
 
 @asynccontextmanager

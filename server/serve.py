@@ -103,7 +103,7 @@ def run(settings: Settings) -> int:
     it could not start.
     """
     reopen_closed_stdio()
-    check_addresses(settings.host, settings.ports)  # before the models are loaded; uvicorn listens after that
+    check_addresses(settings.addresses)  # before the models are loaded; uvicorn listens after that
     log_lines = configure_logs(settings)
     warn_of_few_files(settings)
     shorten_switches()

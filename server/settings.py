@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from model.config import BEAMS, MAX_BEAMS, SHIPPED_LANGUAGES
 from model.whisper import folder_of
-from server.configuration.addresses import listen_host
+from server.configuration.addresses import ListenAddress, listen_address, listen_host
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
 from server.configuration.variables import listed
 
@@ -44,6 +44,12 @@ def url_of(*schemes: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+def _address(given: object) -> str:
+    """Check the address of a port of its own, which may be a number."""
+    listen_address(f"{given}")
+    return f"{given}"
 
 
 def _whisper(text: str) -> str:
@@ -74,6 +80,10 @@ class Settings(BaseSettings):
     """Port to listen on; 0 picks a free one."""
     vosk_port: int | None = Field(None, ge=0, le=65_535)
     """Second port for clients of vosk-server, which send no API key. Without it they use the path `/vosk`."""
+
+    wyoming_port: Annotated[str, BeforeValidator(_address)] | None = None
+    """Port for Home Assistant's Wyoming protocol, which has no API keys: `10300` for this machine alone,
+    `0.0.0.0:10300` for all interfaces, then parameters of its streams: docs/home-assistant.md. By default none."""
 
     metrics_port: int | None = Field(None, ge=0, le=65_535)
     """Port for `/metrics` alone, which the main port then does not serve. Without it `/metrics` is on the main port."""
@@ -323,9 +333,12 @@ class Settings(BaseSettings):
         return self.model_copy(update={**own, "models": (), "models_file": None})
 
     @property
-    def ports(self) -> dict[str, int | None]:
-        """The ports to listen on, by the names of their settings."""
-        return {"port": self.port, "vosk_port": self.vosk_port, "metrics_port": self.metrics_port}
+    def addresses(self) -> dict[str, ListenAddress]:
+        """The addresses to listen on, by the names of their settings; that of the main port is the first."""
+        ports = {"port": self.port, "vosk_port": self.vosk_port, "metrics_port": self.metrics_port}
+        own = {"wyoming_port": self.wyoming_port}
+        listened = {name: ListenAddress(self.host, port) for name, port in ports.items() if port is not None}
+        return listened | {name: listen_address(text) for name, text in own.items() if text is not None}
 
     @property
     def processes(self) -> int:

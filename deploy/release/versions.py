@@ -15,6 +15,7 @@ PLACES = {
     "clients/pyproject.toml": r'(?m)^version = "([^"]+)"',
     "lab/pyproject.toml": r'(?m)^version = "([^"]+)"',
     "deploy/helm/tutti/Chart.yaml": r"(?m)^(?:version|appVersion): (\S+)",
+    "deploy/home-assistant/config.yaml": r'(?m)^version: "([^"]+)"',
     "deploy/release/npm/package.json": r'"version": "([^"]+)"',
     **dict.fromkeys(
         ("docs/installing.md", "docs/sizing.md"), r"tutti(?:_asr|-asr-client)-(\d[^-\s]*?)(?:-py3-none-any\.whl|\.tgz)"

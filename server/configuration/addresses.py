@@ -8,13 +8,16 @@ import ipaddress
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from urllib.parse import parse_qsl
 
 from server.configuration.variables import spelled
 from server.errors import AddressError
 
 IPV4, IPV6 = "0.0.0.0", "::"  # noqa: S104 - every interface, which an operator may ask for
 HERE = "127.0.0.1"
+MAX_PORT = 65_535
 HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -32,6 +35,35 @@ def listen_host(text: str) -> str:
         "is not an address to listen on: give a host's name, 127.0.0.1, ::1, "
         f"or {IPV4} or {IPV6} for all interfaces; the port has an option of its own"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Address of one port, and the parameters of its streams where clients cannot send any."""
+
+    host: str
+    port: int
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs on this machine reach it."""
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(self.host).is_loopback
+        return self.host == "localhost"
+
+
+def listen_address(text: str) -> ListenAddress:
+    """Read `PORT`, for this machine alone, or `HOST:PORT`; then, after a `?`, parameters. Raises: ValueError."""
+    where, _, query = text.partition("?")
+    host, colon, port = where.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and int(port[:6]) <= MAX_PORT):
+        raise ValueError("must be PORT or HOST:PORT, the port from 0 to 65535, such as 0.0.0.0:10300")
+    try:
+        parameters = tuple(parse_qsl(query, strict_parsing=True)) if query else ()
+    except ValueError:
+        raise ValueError("after the ? must come NAME=VALUE, with & between several") from None
+    return ListenAddress(listen_host(host) if colon else HERE, int(port), parameters)
 
 
 def open_address(host: str, port: int, scheme: str = "http") -> str:
@@ -89,8 +121,9 @@ def bound(host: str, port: int) -> list[socket.socket]:
     return opened
 
 
-def bound_for(setting: str, host: str, port: int) -> list[socket.socket]:
+def bound_for(setting: str, address: ListenAddress) -> list[socket.socket]:
     """Return the sockets of the port of a setting; see `bound`. Raises: AddressError."""
+    host, port = address.host, address.port
     try:
         return bound(host, port)
     except OSError as error:
@@ -103,12 +136,12 @@ def bound_for(setting: str, host: str, port: int) -> list[socket.socket]:
         raise AddressError(f"{setting}: {host_port(host, port)}: {error.strerror}; {advice}") from error
 
 
-def check_addresses(host: str, ports: Mapping[str, int | None]) -> None:
-    """Check that the ports, by their settings, differ and are free; None and 0 are. Raises: AddressError."""
-    for (first, port), (second, other) in combinations(ports.items(), 2):
-        if port and port == other:
-            raise AddressError(f"{second}: {port} is also the {first}; choose another {spelled(second)}")
-    for setting, port in ports.items():
-        if port:
-            for listener in bound_for(setting, host, port):
+def check_addresses(addresses: Mapping[str, ListenAddress]) -> None:
+    """Check that the ports, by their settings, differ and are free; port 0 is. Raises: AddressError."""
+    for (first, address), (second, other) in combinations(addresses.items(), 2):
+        if address.port and address.port == other.port:
+            raise AddressError(f"{second}: {other.port} is also the {first}; choose another {spelled(second)}")
+    for setting, address in addresses.items():
+        if address.port:
+            for listener in bound_for(setting, address):
                 listener.close()

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Scope
 from uvicorn.server import ServerState
 
 from server.access.keys import Credentials
-from server.configuration.addresses import interfaces, listening_hosts, open_address
+from server.configuration.addresses import ListenAddress, interfaces, listening_hosts, open_address
 from server.errors import Refused
 from server.http.access_log import AccessLog
 from server.http.bounded_protocol import BoundedHttpProtocol
@@ -34,6 +34,10 @@ TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\
 NO_HANDSHAKE = "Invalid WebSocket handshake."
 NOT_ALONE = "A WebSocket handshake must wait for the responses to earlier requests."
 
+MakeProtocols = Callable[[ServerState], Callable[[], asyncio.Protocol]]
+"""Called with the state of a port, whose connections its protocols register themselves in; returns their factory."""
+MakeSocket = Callable[[ASGIApp, set[Any]], asyncio.Protocol]
+"""Called with the application of a port's streams, and with the set of its open connections."""
 Refuse = Callable[[Scope], Response | None]
 """Called with the scope of a handshake. Returns the response of a refused one, None for others."""
 
@@ -177,6 +181,12 @@ class EarlyRefusal:
         return response
 
 
+def tcp_port(app: ASGIApp, make_socket: MakeSocket, replica: Replica) -> MakeProtocols:
+    """Return what makes the connections of a port without HTTP; `app` serves their streams."""
+    logged = AccessLog(app, replica.clock, lines=replica.settings.access_log)
+    return lambda state: partial(make_socket, logged, state.connections)
+
+
 MAX_MESSAGE_BYTES = 2**20
 SHUTDOWN_TIMEOUT_S = 5  # for connections that do not end after a close
 
@@ -187,11 +197,15 @@ def uvicorn_config(app: ASGIApp, replica: Replica) -> uvicorn.Config:
     return _config(access, replica, EarlyRefusal(replica, access))
 
 
-def make_protocol(app: ASGIApp, state: ServerState, *, replica: Replica) -> Callable[[], asyncio.Protocol]:
-    """Return the factory of the HTTP protocol for a separate port that serves `app`."""
-    config = _config(AccessLog(app, replica.clock, lines=replica.settings.access_log), replica, None)
-    config.load()
-    return partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
+def http_port(app: ASGIApp, replica: Replica) -> MakeProtocols:
+    """Return what makes the HTTP protocols of a separate port that serves `app`."""
+
+    def make(state: ServerState) -> Callable[[], asyncio.Protocol]:
+        config = _config(AccessLog(app, replica.clock, lines=replica.settings.access_log), replica, None)
+        config.load()
+        return partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
+
+    return make
 
 
 def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Config:
@@ -221,15 +235,15 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.second_port")
 
 
 class SecondPort:
-    """Server of an app on a port of its own, on the running event loop, from `start` to `stop`."""
+    """Server of one protocol on a port of its own, on the running event loop, from `start` to `stop`."""
 
-    def __init__(self, app: ASGIApp, replica: Replica, port: int, *, scheme: str, **said: str) -> None:
-        """`port` 0 selects a free one; `scheme` and `said` are for the log line of the start."""
-        self._host = replica.settings.host
-        self._wanted_port = port
+    def __init__(self, make_protocols: MakeProtocols, address: ListenAddress, *, scheme: str, **said: str) -> None:
+        """Port 0 selects a free one; `scheme` and `said` are for the log line of the start."""
+        self._host = address.host
+        self._wanted_port = address.port
         self._scheme, self._said = scheme, said
         self._state = ServerState()
-        self._make_protocol = make_protocol(app, self._state, replica=replica)
+        self._make_protocol = make_protocols(self._state)
         self._server: asyncio.Server | None = None
         self.port = 0  # set by `start`
 

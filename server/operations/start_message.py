@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from server.configuration.addresses import interfaces
+from server.configuration.addresses import host_port, interfaces
 from server.settings import Settings
+
+KEYLESS = {"wyoming_port": "wyoming"}
+"""Names of protocols without keys, by the settings of their ports."""
 
 
 def announcement(settings: Settings, url: str, streams: int, say: Callable[[str], object]) -> dict[str, object]:
@@ -33,6 +36,11 @@ def start_message(settings: Settings, url: str, streams: int) -> str:
     }
     if settings.vosk_port is not None:
         rows["vosk"] = "clients of the vosk port send no key: anyone who can reach it can use it"
+    for setting, address in settings.addresses.items():
+        if setting in KEYLESS and not address.is_local:
+            rows[KEYLESS[setting]] = (
+                f"its clients send no key: anyone who can reach {host_port(address.host, address.port)} can use it"
+            )
     where = "all interfaces" if interfaces(settings.host) else settings.host
     return "\n".join([f"tutti listens on {where}", *(f"  {name:<8} {said}" for name, said in rows.items())])
 

@@ -32,7 +32,7 @@ from server.operations.process import EXIT_LOST, end_within
 from server.processes import messages
 from server.processes.child import ChildProcess, run_child
 from server.processes.control import Parcel
-from server.processes.messages import MESSAGES, METRICS, VOSK, name_of
+from server.processes.messages import MESSAGES, name_of
 from server.processes.remote_engine import RemoteEngines
 from server.processes.remote_operations import RemoteOperations, report_of
 from server.recognition.session import Session
@@ -94,9 +94,8 @@ class FrontEnd:
 
     def _report(self) -> None:
         """Report the open connections, now and periodically."""
-        vosk = self._application.vosk
         connections = len(self.server.server_state.connections) + len(self._opening)
-        connections += sum(port.connections for port in (vosk, self._application.metrics) if port is not None)
+        connections += sum(port.connections for port in self._application.ports.values())
         self._channel.tell(messages.Load(connections, self._received))
         asyncio.get_running_loop().call_later(REPORT_S, self._report)
 
@@ -126,7 +125,7 @@ class FrontEnd:
 
     async def _open(self, port: str, connection: socket.socket) -> None:
         connection.setblocking(False)
-        other = {VOSK: self._application.vosk, METRICS: self._application.metrics}.get(port)
+        other = self._application.ports.get(port)
         protocol = self.server.protocol if other is None else other.protocol
         with contextlib.suppress(OSError):  # the client has gone
             await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)

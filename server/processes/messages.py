@@ -19,7 +19,7 @@ class Begin(Struct, tag=True, frozen=True):
 
 
 class Accepted(Struct, tag=True, frozen=True):
-    """A connection of a client, as a descriptor, and the port on which it was accepted."""
+    """A connection of a client, as a descriptor, and the setting of the port on which it was accepted."""
 
     port: str
 
@@ -137,8 +137,6 @@ OF_PROCESSES = (
 )  # fmt: skip
 MESSAGES = OF_PROCESSES | Request | Notice | RefuseHint
 """Types of all messages on a control channel."""
-HTTP, VOSK, METRICS = "http", "vosk", "metrics"
-"""Names of the ports on which connections are accepted."""
 
 
 def name_of(entry: ModelEntry | None) -> str:

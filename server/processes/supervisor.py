@@ -21,7 +21,7 @@ import structlog
 from pydantic import SecretStr
 
 from batching.wire.sockets import data_sockets
-from server.configuration.addresses import bound_for, check_addresses, open_address
+from server.configuration.addresses import ListenAddress, bound_for, check_addresses, open_address
 from server.coordination.messages import Request
 from server.coordination.serving import CoordinationServer
 from server.errors import EngineDead
@@ -37,7 +37,7 @@ from server.processes.control import Answer, ChannelClosed, Parcel
 from server.processes.engine_hosts import EngineAssignment, EngineHosts
 from server.processes.front_ends import FrontEnds
 from server.processes.listeners import Listener
-from server.processes.messages import HTTP, MESSAGES, METRICS, VOSK
+from server.processes.messages import MESSAGES
 from server.settings import Settings
 
 ANSWER_S = 1.0  # time limit for a child's part of the metrics or of a report
@@ -119,11 +119,9 @@ class Supervisor:
 
     async def begin(self) -> None:
         """Start all processes, and accept once they are ready. Raises: ModelError, SettingsError, EngineDead."""
-        check_addresses(self._settings.host, self._settings.ports)
-        self._listen(HTTP, self._settings.port)
-        for name, port in ((VOSK, self._settings.vosk_port), (METRICS, self._settings.metrics_port)):
-            if port is not None:
-                self._listen(name, port)
+        check_addresses(self._settings.addresses)
+        for setting, address in self._settings.addresses.items():
+            self._listen(setting, address)
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._on_signal, sig)
@@ -155,9 +153,9 @@ class Supervisor:
             self.hosts.look()
             self.front_ends.look()
 
-    def _listen(self, name: str, port: int) -> None:
-        sockets = bound_for("port" if name == HTTP else f"{name}_port", self._settings.host, port)
-        self._listeners.append(Listener(sockets, lambda descriptor: self.front_ends.hand_on(name, descriptor)))
+    def _listen(self, setting: str, address: ListenAddress) -> None:
+        sockets = bound_for(setting, address)
+        self._listeners.append(Listener(sockets, lambda descriptor: self.front_ends.hand_on(setting, descriptor)))
 
     def announce(self, say: Callable[[str], object]) -> None:
         """Log the address; on a terminal, also print how to use it."""

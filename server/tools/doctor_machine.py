@@ -14,7 +14,7 @@ from pathlib import Path
 from model.machine.cores import cpu_quota
 from model.machine.runtime import threads_of
 from server.access.origins import allowed_origins
-from server.configuration.addresses import check_addresses
+from server.configuration.addresses import check_addresses, host_port
 from server.configuration.variables import spelled
 from server.errors import SettingsError
 from server.http.admin import admin_access
@@ -81,8 +81,9 @@ def files(settings: Settings) -> Iterator[Finding]:
 
 def ports(settings: Settings) -> Iterator[Finding]:
     """Check that the ports differ and are free."""
-    check_addresses(settings.host, settings.ports)
-    yield ok("ports", f"free on {settings.host}: {', '.join(str(port) for port in settings.ports.values() if port)}")
+    check_addresses(settings.addresses)
+    free = [host_port(address.host, address.port) for address in settings.addresses.values() if address.port]
+    yield ok("ports", f"free: {', '.join(free)}")
 
 
 def keys(settings: Settings) -> Iterator[Finding]:

@@ -15,13 +15,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from model.ctc.words import Word, joined
-from model.text.letters import unspellable
-from model.text.spelled import spoken
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, CloseReason
 from server.protocols.features import NEVER_IGNORED, REDACT, problem_of
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
-from server.recognition.keyterms.keyterms import MAX_CHARACTERS, MAX_TERMS
+from server.recognition.keyterms.keyterms import READ_HINTS, usable_hints
 from server.streaming.adapter import Action, Actions, Bias, Finish, Flush, PlainInput, Reject, SendFrame, Skip
 from server.streaming.outbox import FrameKind
 
@@ -29,7 +27,6 @@ RATES = range(8_000, 48_001)
 DEFAULT_RATE = 8_000  # as the reference server
 MAX_FRAME_CHARACTERS = 262_144  # a grammar may list thousands of phrases
 MAX_ALTERNATIVES = 100
-MAX_PHRASE_WORDS = 20
 MAX_NAME = 32  # longest excerpt of a setting's name in a close reason
 UNKNOWN = "[unk]"  # the word in vosk grammars for any other word
 
@@ -102,24 +99,9 @@ def _check(config: Config) -> None:
 
 
 def key_terms(phrases: Sequence[str]) -> tuple[str, ...]:
-    """Convert phrases of a grammar to key terms, as many as the limits of key terms allow.
-
-    Phrases that cannot be spelled are left out, and those after the first `2 * MAX_TERMS`: a grammar is a hint.
-    """
-    kept: list[str] = []
-    characters = 0
-    for phrase in phrases[: 2 * MAX_TERMS]:  # a check takes 5 us on the event loop
-        words = [word for word in phrase.split() if word != UNKNOWN]
-        text = joined(words)
-        if len(words) > MAX_PHRASE_WORDS or characters + len(text) > MAX_CHARACTERS:
-            continue
-        if unspellable(text) or not spoken(text):
-            continue
-        kept.append(text)
-        characters += len(text)
-        if len(kept) == MAX_TERMS:
-            break
-    return tuple(kept)
+    """Convert phrases of a grammar to key terms, as far as they can be spelled and fit: a grammar is a hint."""
+    split = ([word for word in phrase.split() if word != UNKNOWN] for phrase in phrases[:READ_HINTS])
+    return usable_hints([joined(words) for words in split])
 
 
 def final_frame(words: Sequence[Word], *, with_words: bool, alternatives: bool) -> bytes:

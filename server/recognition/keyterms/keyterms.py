@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from model.ctc.bias import LETTERS_ALONE, MAX_SHOWN, NO_BIAS, Bias, BiasError
 from model.ctc.interface import ChecksTerms, Decoder, RatesWords
-from model.text.letters import is_spellable, without_ideographs
+from model.text.letters import is_spellable, unspellable, without_ideographs
 from model.text.spelled import spoken
 from server.errors import BadParameter, KeytermsTooOften
 
@@ -18,6 +18,8 @@ Keyword = tuple[str, float | None]
 # An automaton of this size takes 7 ms: `server.coordination.term_building`. Deepgram takes 500 tokens, about as much.
 MAX_TERMS = 200
 MAX_CHARACTERS = 2_500
+READ_HINTS = 2 * MAX_TERMS  # a check takes 5 us on the event loop
+MAX_HINT_WORDS = 20
 MAX_CONTEXT_TERMS = 40  # from what other speakers said
 CHARACTERS_PER_S = 500.0  # of audio: 1 to 2 ms of building, about what decoding that second takes
 
@@ -121,6 +123,22 @@ def fitting(terms: Sequence[str], phrases: Sequence[str], keywords: Sequence[Key
             break
         kept.append(term)
     return tuple(reversed(kept))
+
+
+def usable_hints(phrases: Sequence[str]) -> tuple[str, ...]:
+    """Return the phrases that can be spelled, as many as the limits of key terms allow, of the first `READ_HINTS`."""
+    kept: list[str] = []
+    characters = 0
+    for phrase in phrases[:READ_HINTS]:
+        if len(phrase.split()) > MAX_HINT_WORDS or characters + len(phrase) > MAX_CHARACTERS:
+            continue
+        if unspellable(phrase) or not spoken(phrase):
+            continue
+        kept.append(phrase)
+        characters += len(phrase)
+        if len(kept) == MAX_TERMS:
+            break
+    return tuple(kept)
 
 
 class ChangeAllowance:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from server.cli import app
-from server.configuration.addresses import open_address
+from server.configuration.addresses import ListenAddress, listen_address, open_address
 from server.settings import Settings
 from tests.support.needs import need_ipv6
 from tests.support.servers.fakes import WAIT_S
@@ -99,3 +99,24 @@ def test_a_server_is_reached_at_the_url_that_it_logs(live_server: Start, host: s
         for port in (urlsplit(line["url"]).port, server.vosk_port):
             answer = httpx.get(f"http://{address}:{port}/healthz", timeout=WAIT_S)
             assert answer.status_code == (404 if port == server.vosk_port else 200)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "parameters"),
+    [
+        ("10300", "127.0.0.1", 10_300, ()),
+        ("0.0.0.0:0", "0.0.0.0", 0, ()),
+        ("[::1]:10300?redact=pci&redact=ssn", "::1", 10_300, (("redact", "pci"), ("redact", "ssn"))),
+        ("home.local:1?keyterms=/a%20b", "home.local", 1, (("keyterms", "/a b"),)),
+    ],
+)
+def test_the_address_of_a_port_of_its_own(
+    text: str, host: str, port: int, parameters: tuple[tuple[str, str], ...]
+) -> None:
+    assert listen_address(text) == ListenAddress(host, port, parameters)
+
+
+@pytest.mark.parametrize("text", ["", "x", "65536", "-1", "host:", ":1", "1?a", "a b:1", "9" * 5_000])
+def test_an_address_that_is_not_valid_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must be PORT|is not an address|NAME=VALUE"):
+        listen_address(text)

@@ -55,8 +55,14 @@ def test_json_logs_have_the_same_facts_in_the_start_line_and_no_other_text() -> 
         ),
         ({"drain_timeout_s": 3_600}, "3600 s for open ones"),
         ({"vosk_port": 2_700}, "clients of the vosk port send no key"),
+        ({"wyoming_port": "0.0.0.0:10300"}, "its clients send no key: anyone who can reach 0.0.0.0:10300 can use it"),
     ],
 )
 def test_each_fact_follows_the_settings(settings: dict[str, object], said: str) -> None:
     assert said in start_message(Settings(**settings), URL, 12)
     assert said not in start_message(Settings(), URL, 500)
+
+
+@pytest.mark.parametrize("address", ["10300", "localhost:10300", "[::1]:10300"])
+def test_a_port_without_keys_for_this_machine_alone_is_no_warning(address: str) -> None:
+    assert "10300" not in start_message(Settings(wyoming_port=address), URL, 12)

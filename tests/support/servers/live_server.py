@@ -82,14 +82,17 @@ class LiveServer:
     @property
     def vosk_port(self) -> int:
         """The separate port for vosk clients, with `vosk_port=0`."""
-        assert self.application.vosk is not None
-        return self.application.vosk.port
+        return self.application.ports["vosk_port"].port
 
     @property
     def metrics_port(self) -> int:
         """The separate port for metrics, with `metrics_port=0`."""
-        assert self.application.metrics is not None
-        return self.application.metrics.port
+        return self.application.ports["metrics_port"].port
+
+    @property
+    def wyoming_port(self) -> int:
+        """The port of Wyoming, with `wyoming_port=0`."""
+        return self.application.ports["wyoming_port"].port
 
     @property
     def http(self) -> httpx.Client:

@@ -9,28 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.config import ENGLISH
 from model.ctc.beam import BeamDecoder
-from tests.support.servers.array_slots import Array, State
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
+from tests.support.servers.mishearing import AUDIO, MishearingModel
+from tests.support.servers.spelling import CONFIG, silence, spell
 from tutti_asr_client.live import connect
 from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Results
 
 Start = Callable[..., LiveServer]
-Q, K = ENGLISH.index("q"), ENGLISH.index("k")
-AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # "kite", as this model recognizes it
-
-
-class MishearingModel(SpellingModel):
-    """A spelling model that also gives "k" some probability for "q"."""
-
-    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
-        log_probs, state = super().step(inputs, state)
-        q = log_probs[:, :, Q] > -1  # (B, frames_per_step)
-        log_probs[:, :, Q] = np.where(q, np.log(0.6), log_probs[:, :, Q])
-        log_probs[:, :, K] = np.where(q, np.log(0.39), log_probs[:, :, K])
-        return log_probs, state
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Wyoming, the protocol of Home Assistant's voice services: events over TCP."""
