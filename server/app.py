@@ -32,6 +32,7 @@ from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
 from server.models.service import MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
+from server.protocols.audiosocket.endpoint import audiosocket_protocols
 from server.protocols.deepgram.endpoints import QueryReader, Transcribe, admit_live
 from server.protocols.flux.endpoint import admit_turns
 from server.protocols.handshake import live_endpoint, refuse_unknown
@@ -109,6 +110,10 @@ def _second_ports(replica: Replica, operations: ServiceOperations) -> dict[str, 
         "wyoming_port": (
             lambda address: tcp_port(*wyoming_protocols(replica, address), replica),
             {"scheme": "tcp", "protocol": "wyoming"},
+        ),
+        "audiosocket_port": (
+            lambda address: tcp_port(*audiosocket_protocols(replica, address), replica),
+            {"scheme": "tcp", "protocol": "audiosocket"},
         ),
     }
     ports = {}

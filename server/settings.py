@@ -85,6 +85,10 @@ class Settings(BaseSettings):
     """Port for Home Assistant's Wyoming protocol, which has no API keys: `10300` for this machine alone,
     `0.0.0.0:10300` for all interfaces, then parameters of its streams: docs/home-assistant.md. By default none."""
 
+    audiosocket_port: Annotated[str, BeforeValidator(_address)] | None = None
+    """Port for Asterisk's AudioSocket, which has no API keys: an address as for `wyoming_port`, then parameters, of
+    which `forward_url` is the WebSocket that gets the text of calls: docs/contact-center.md. By default none."""
+
     metrics_port: int | None = Field(None, ge=0, le=65_535)
     """Port for `/metrics` alone, which the main port then does not serve. Without it `/metrics` is on the main port."""
 
@@ -336,7 +340,7 @@ class Settings(BaseSettings):
     def addresses(self) -> dict[str, ListenAddress]:
         """The addresses to listen on, by the names of their settings; that of the main port is the first."""
         ports = {"port": self.port, "vosk_port": self.vosk_port, "metrics_port": self.metrics_port}
-        own = {"wyoming_port": self.wyoming_port}
+        own = {"wyoming_port": self.wyoming_port, "audiosocket_port": self.audiosocket_port}
         listened = {name: ListenAddress(self.host, port) for name, port in ports.items() if port is not None}
         return listened | {name: listen_address(text) for name, text in own.items() if text is not None}
 

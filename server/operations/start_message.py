@@ -10,7 +10,7 @@ from collections.abc import Callable
 from server.configuration.addresses import host_port, interfaces
 from server.settings import Settings
 
-KEYLESS = {"wyoming_port": "wyoming"}
+KEYLESS = {"wyoming_port": "wyoming", "audiosocket_port": "audiosocket"}
 """Names of protocols without keys, by the settings of their ports."""
 
 

@@ -49,6 +49,7 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
     """One connection; implements `server.streaming.transport.Transport` for its open stream."""
 
     path: str  # of its streams in the logs
+    one_stream = False  # close after the first stream
 
     def __init__(self, app: ASGIApp, connections: set[Any]) -> None:
         """`app` serves its streams; while it is open it is one of `connections`."""
@@ -74,7 +75,7 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
 
     @abstractmethod
     def handle(self, message: T) -> bool:
-        """Handle a message; return False if it is to be handled again, once the stream has been admitted or dropped.
+        """Handle a message; return False to have it handled again once the stream is admitted or dropped.
 
         Raises: BadFrame.
         """
@@ -82,6 +83,13 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
     @abstractmethod
     def failure(self, code: int, why: str) -> bytes:
         """Return the last bytes of a connection that ends because of an error; `code` is that of a WebSocket."""
+
+    def handle_end(self) -> bool:
+        """Handle the end of what the client sends, after its messages; return whether to keep the connection.
+
+        A client that is owed results is not read, so its end comes after them.
+        """
+        return False
 
     def open(self, asked: object) -> None:
         """Begin a stream: no message is read until it is admitted."""
@@ -149,8 +157,8 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
             receiver.on_gone()
 
     def eof_received(self) -> bool:
-        """Close: a client that is owed results is not read, so its end comes after them."""
-        return False
+        """Close, unless the protocol still has results to give."""
+        return self._phase is not Phase.CLOSING and self.handle_end()
 
     def pause_writing(self) -> None:
         """Called when the client does not read."""
@@ -193,6 +201,7 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
             else:
                 self._next_call = self._loop.call_soon(self._read_messages)
         except BadFrame as error:
+            _log.info("invalid message", path=self.path, reason=str(error))
             self.end(self.failure(1008, str(error)))
         if self._transport.is_closing():
             return
@@ -202,7 +211,7 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
             self._transport.pause_reading()
 
     def _read_message(self) -> bool:
-        """Handle the next message; return False if it is incomplete, or is to be handled later. Raises: BadFrame."""
+        """Handle the next message; return False if it is incomplete, or must be handled later. Raises: BadFrame."""
         parsed = self.parse(self._received)
         if isinstance(parsed, int):
             self._needed = parsed
@@ -264,7 +273,11 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
             self._transport.abort()
             return
         self.receiver = None
-        if self._phase in (Phase.OPENING, Phase.STREAMING, Phase.ENDING) and not self._lost:
+        if self._phase is Phase.CLOSING or self._lost:
+            return
+        if self.one_stream:
+            self._close()
+        else:
             self._phase, self._paused = Phase.IDLE, False
             self._restart_quiet()
             self._read_on()

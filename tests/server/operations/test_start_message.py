@@ -63,6 +63,16 @@ def test_each_fact_follows_the_settings(settings: dict[str, object], said: str) 
     assert said not in start_message(Settings(), URL, 500)
 
 
+def test_each_port_without_keys_has_a_line_of_its_own() -> None:
+    text = start_message(
+        Settings(wyoming_port="[::]:10300", audiosocket_port="192.0.2.1:9092?forward_url=ws://a"), URL, 1
+    )
+    assert re.findall(r"^  (wyoming|audiosocket) +its clients send no key: .* reach (\S+) can", text, re.MULTILINE) == [
+        ("wyoming", "[::]:10300"),
+        ("audiosocket", "192.0.2.1:9092"),
+    ]
+
+
 @pytest.mark.parametrize("address", ["10300", "localhost:10300", "[::1]:10300"])
 def test_a_port_without_keys_for_this_machine_alone_is_no_warning(address: str) -> None:
     assert "10300" not in start_message(Settings(wyoming_port=address), URL, 12)

@@ -95,6 +95,11 @@ class LiveServer:
         return self.application.ports["wyoming_port"].port
 
     @property
+    def audiosocket_port(self) -> int:
+        """The port of AudioSocket, with `audiosocket_port="0?forward_url=…"`."""
+        return self.application.ports["audiosocket_port"].port
+
+    @property
     def http(self) -> httpx.Client:
         """A client for the plain endpoints."""
         return httpx.Client(base_url=f"http://{self._where}", timeout=WAIT_S)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-import queue
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.server import ServerConnection, serve
 
 from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
@@ -26,7 +22,7 @@ from tests.support.protocols.protocol_bench import final_text
 from tests.support.protocols.protocol_bench import twilio as twilio_stream
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.adapters import audio_of, frames_of, other_actions, words
-from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.destination import destination, received_frames
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import spell
 
@@ -98,26 +94,6 @@ def test_the_signature_is_that_of_twilios_example() -> None:
 # On sockets
 
 
-@contextmanager
-def destination() -> Iterator[tuple[str, queue.SimpleQueue[Json | None]]]:
-    """Run an operator's WebSocket; yield its URL and the received frames, None at the end of a connection."""
-    received: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
-
-    def listen(connection: ServerConnection) -> None:
-        for frame in connection:
-            received.put(json.loads(frame))
-        received.put(None)
-
-    with serve(listen, "127.0.0.1", 0) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
-        thread.start()
-        try:
-            yield f"ws://127.0.0.1:{listening.socket.getsockname()[1]}/", received
-        finally:
-            listening.shutdown()
-            thread.join(timeout=WAIT_S)
-
-
 def test_text_is_forwarded_to_the_operators_url(live_server: Start) -> None:
     with destination() as (url, received):
         server = live_server(twilio_forward_url=url)
@@ -125,9 +101,7 @@ def test_text_is_forwarded_to_the_operators_url(live_server: Start) -> None:
             stream.say("hello")
             stream.say("you")
             assert stream.finish() == 1000
-        frames: list[Json] = []
-        while (frame := received.get(timeout=WAIT_S)) is not None:
-            frames.append(frame)
+        frames = received_frames(received)
         server.wait_idle()
     assert [frame["event"] for frame in (frames[0], frames[-1])] == ["start", "stop"]
     assert [text for frame in frames if (text := final_text("twilio", frame))] == ["hello", "you"]

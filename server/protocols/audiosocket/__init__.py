@@ -1,0 +1,1 @@
+"""AudioSocket, the protocol of Asterisk: the audio of one call over TCP."""

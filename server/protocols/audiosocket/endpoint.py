@@ -1,0 +1,164 @@
+"""Port of Asterisk's AudioSocket: a connection is a call, whose text goes to a WebSocket of the operator.
+
+The protocol has no keys. So the port is that of the setting `audiosocket_port`, which names its address itself.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from server.access.guard import CountedRefusal
+from server.audio.formats import Encoding
+from server.configuration.addresses import ListenAddress
+from server.errors import BadFrame, BadParameter, SettingsError, of_setting
+from server.protocols.audiosocket.adapter import (
+    DTMF,
+    END,
+    ERROR,
+    RATES,
+    STOP,
+    TOO_HIGH,
+    UUID,
+    UUID_BYTES,
+    AudioSocketAdapter,
+    Frame,
+    encode_frame,
+    parse_frame,
+)
+from server.protocols.deepgram.endpoints import QueryReader, created_now
+from server.protocols.deepgram.parameters import TABLE
+from server.protocols.deepgram.projector import Projector
+from server.protocols.deepgram.query import parse_query
+from server.protocols.forwarding import ForwardingStream
+from server.protocols.handshake import Admitted, live_endpoint
+from server.replica import Replica
+from server.streaming.tcp import StreamSocket, asked_of
+
+SETTING, PROTOCOL, FORWARD_URL = "audiosocket_port", "audiosocket", "forward_url"
+OF_AUDIO = frozenset({"encoding", "sample_rate", "channels", "multichannel"})
+"""Parameters of `/v1/listen` that frames decide."""
+OF_MESSAGES = frozenset({"resumable", "rewind", "receipt"})
+"""Those that need messages which Asterisk does not send."""
+FORM = (("encoding", "linear16"), ("sample_rate", "8000"))
+
+
+class AudioSocketPort:
+    """Admission of the port's calls."""
+
+    def __init__(self, replica: Replica, address: ListenAddress) -> None:
+        """Raises: SettingsError."""
+        self._queries = QueryReader(replica)
+        self._pairs = [pair for pair in address.parameters if pair[0] != FORWARD_URL]
+        urls = [value for name, value in address.parameters if name == FORWARD_URL]
+        with of_setting(SETTING):
+            if len(urls) != 1 or urlsplit(urls[0]).scheme not in ("ws", "wss"):
+                raise SettingsError(f"{FORWARD_URL}: give one, ws:// or wss://, which gets the text of calls")
+            for name, _ in self._pairs:
+                if name in OF_AUDIO | OF_MESSAGES or name not in TABLE:
+                    raise SettingsError(f"{name[:32]!r} is not {FORWARD_URL} nor a parameter of /v1/listen for calls")
+            try:
+                lenient = replica.settings.lenient_features
+                parse_query([*FORM, *self._pairs], replica.settings.max_channels, lenient_features=lenient)
+            except BadParameter as error:
+                raise SettingsError(str(error)) from error
+        self._forward_url = urls[0]
+        self._live = live_endpoint(replica, self._admit, _render)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call; an ASGI application."""
+        await self._live(WebSocket(scope, receive, send))
+
+    async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
+        """Raises: Refused."""
+        replica = self._queries.replica
+        await replica.guard.enter_without_key(socket)
+        request, model = await self._queries.read(socket, [*FORM, *self._pairs], live=True)
+        rate = model.config.sample_rate
+        request = replace(request, options=replace(request.options, sample_rate=rate))
+        projector = Projector(request, 1, request_id, created_now(), model.card)
+        stream = ForwardingStream(
+            socket,
+            model.session(request, replica.limits),
+            AudioSocketAdapter(projector, rate, asked_of(socket)),
+            replica.connection_context(keep_alive=False),
+            protocol=PROTOCOL,
+            encoding=Encoding.LINEAR16,
+            request_id=request_id,
+            forward_url=self._forward_url,
+        )
+        return Admitted(model, stream, style=request.style)
+
+    def skip(self) -> None:
+        """Count a frame that is not understood."""
+        self._queries.replica.metrics.skipped[PROTOCOL].inc()
+
+
+def _render(refusal: CountedRefusal, request_id: str) -> Response:
+    return Response(encode_frame(END), refusal.status, {"dg-request-id": request_id})  # the header is for the log line
+
+
+class CallSocket(StreamSocket[Frame]):
+    """One connection of Asterisk."""
+
+    path, one_stream = "/audiosocket", True
+
+    def __init__(self, app: ASGIApp, connections: set[Any], port: AudioSocketPort) -> None:
+        super().__init__(app, connections)
+        self._port = port
+        self._audio: int | None = None  # kind of the last audio frame
+        self._identified = False
+
+    def parse(self, received: bytearray) -> tuple[Frame, int] | int:
+        """Return the next frame."""
+        return parse_frame(received)
+
+    def failure(self, code: int, why: str) -> bytes:  # noqa: ARG002 - the protocol has no error message; the log has it
+        """Return the frame that ends the connection."""
+        return encode_frame(END)
+
+    def handle(self, message: Frame) -> bool:
+        """Handle a frame; those of an unknown kind are counted. Raises: BadFrame."""
+        kind, payload = message.kind, message.payload
+        if kind == UUID:
+            if self._identified or len(payload) != UUID_BYTES:
+                raise BadFrame(f"a call begins with one frame of kind 0x01, whose UUID has {UUID_BYTES} bytes")
+            self._identified = True
+            self.open(str(uuid.UUID(bytes=payload)))
+        elif not self._identified:
+            raise BadFrame("a call begins with its UUID, a frame of kind 0x01")
+        elif kind in RATES:
+            if kind != self._audio:
+                self._audio = kind
+                self.deliver(f"{RATES[kind]}")
+            self.deliver(payload)
+        elif kind in TOO_HIGH:
+            raise BadFrame("audio of 96 and 192 kHz is not supported; choose a codec up to slin48")
+        elif kind == DTMF and len(payload) == 1 and payload.isascii():
+            self.deliver(f"dtmf {payload.decode()}")
+        elif kind in (END, ERROR):
+            self.finish(STOP)
+        else:
+            self._port.skip()
+        return True
+
+    def handle_end(self) -> bool:
+        """Finish the text: Asterisk only closes its side when the caller hangs up."""
+        if not self.is_open:
+            return False
+        self.finish(STOP)
+        return True
+
+
+def audiosocket_protocols(replica: Replica, address: ListenAddress) -> tuple[ASGIApp, Callable[..., CallSocket]]:
+    """Return the application of the port's calls, and what makes its connections. Raises: SettingsError."""
+    port = AudioSocketPort(replica, address)
+    return port, partial(CallSocket, port=port)
