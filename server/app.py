@@ -35,6 +35,7 @@ from server.operations.watchdog import Watchdog, WatchedEngine
 from server.protocols.audiosocket.endpoint import audiosocket_protocols
 from server.protocols.deepgram.endpoints import QueryReader, Transcribe, admit_live
 from server.protocols.flux.endpoint import admit_turns
+from server.protocols.freeswitch.endpoint import admit_freeswitch
 from server.protocols.handshake import live_endpoint, refuse_unknown
 from server.protocols.openai.endpoint import admit_session, render_error
 from server.protocols.openai.transcriptions import Transcriptions
@@ -180,6 +181,7 @@ def _add_recognition(app: FastAPI, replica: Replica) -> None:
         "/vosk": live_endpoint(replica, partial(admit_by_key, replica)),
         "/v1/realtime": live_endpoint(replica, partial(admit_session, replica), render_error),
         "/v1/twilio": live_endpoint(replica, partial(admit_call, queries)),
+        "/v1/freeswitch": live_endpoint(replica, partial(admit_freeswitch, queries)),
     }
     for path, live in sockets.items():
         app.add_api_websocket_route(path, live)

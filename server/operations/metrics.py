@@ -32,7 +32,7 @@ FALLBACKS = ("full", "late", "failed", "repeated", "empty")  # of a second pass
 FORK_OUTCOMES = ("done", "refused", "failed")
 TURN_RESULTS = ("answered", "late", "refused", "failed")
 STAGES = ("step", "decode", "vad", "engine")
-LIVE = ("deepgram", "flux", "vosk", "openai", "twilio", "wyoming", "audiosocket")
+LIVE = ("deepgram", "flux", "vosk", "openai", "twilio", "wyoming", "audiosocket", "freeswitch")
 PROTOCOLS = (*LIVE, "upload")
 OTHER_KEYS = "other"
 

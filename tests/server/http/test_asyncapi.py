@@ -19,6 +19,7 @@ from server.protocols.deepgram import messages
 from server.protocols.deepgram.messages import Action
 from server.protocols.deepgram.parameters import PARAMETERS, Schema
 from server.protocols.deepgram.resumable import Resume, Resumed, ResumeRefused, TicketOut
+from server.protocols.freeswitch.adapter import CallFrame
 from server.protocols.openai.messages import ServerEvent
 from server.protocols.twilio.adapter import CallEvent
 from tests.support.servers.live_server import LiveServer
@@ -160,7 +161,11 @@ def test_every_type_of_frame_is_described_with_every_field(document: AsyncApiDoc
         required = {field.encode_name for field in msgspec.structs.fields(shape) if field.required}
         assert required <= set(document.schemas[name]["required"]), name
     assert set(messages.StepReport.__struct_encode_fields__) == set(document.schemas["StepReport"]["properties"])
-    for name, told_shape in (("RealtimeServerEvent", ServerEvent), ("TwilioTold", CallEvent)):
+    for name, told_shape in (
+        ("RealtimeServerEvent", ServerEvent),
+        ("TwilioTold", CallEvent),
+        ("FreeSwitchTold", CallFrame),
+    ):
         assert set(document.schemas[name]["properties"]) == set(told_shape.__struct_encode_fields__)
 
 

@@ -85,6 +85,7 @@ def test_every_parameter_of_the_table_has_a_kind_and_accepted_ones_are_documente
 ADDRESSES = {
     "/vosk": (vosk.QUERY, {}),
     "/v1/realtime": (realtime.QUERY, {"intent": "transcription"}),
+    "/v1/freeswitch": (frozenset({"key", "sample_rate", "channels", "multichannel", "redact"}), {}),
     "/v1/twilio": (twilio.OWN | twilio.IN_START, {"reply": "true"}),
 }
 VALUES = {"sample_rate": NO_NUMBERS, "channels": NO_NUMBERS, "reply": NO_SWITCHES, "multichannel": NO_SWITCHES,

@@ -1,0 +1,1 @@
+"""FreeSWITCH's mod_audio_stream: the audio of a call over a WebSocket."""

@@ -1,0 +1,95 @@
+"""Adapter of FreeSWITCH's mod_audio_stream: raw 16-bit audio of a call in, results in Deepgram's protocol back.
+
+The module sends what `uuid_audio_stream … start` was given as metadata in a text frame before the audio, and further
+text frames on `send_text`. What comes back is an event of the channel. Pure.
+
+Source: the README of amigniter/mod_audio_stream.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from server.protocols.deepgram.projector import Projector
+from server.recognition.events import Closed, Event, StepTiming
+from server.streaming.adapter import Action, Actions, Encoded, Finish, Flush, SendFrame, Skip
+from server.streaming.outbox import kind_of
+
+MAX_METADATA_CHARACTERS = 16_384
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class CallFrame(msgspec.Struct, omit_defaults=True):
+    """Outgoing frame; `result` is a message of Deepgram's protocol, `metadata` the channel's: JSON, or a text."""
+
+    event: str
+    result: msgspec.Raw | None = None
+    metadata: object = None
+
+
+class FreeSwitchAdapter:
+    """Adapter of one call."""
+
+    def __init__(self, projector: Projector) -> None:
+        self._projector = projector
+        self._started = False  # with metadata or audio
+
+    def opened(self) -> Actions:
+        """Send nothing: the metadata come first."""
+        return ()
+
+    def text(self, text: str) -> Actions:
+        """Take metadata before the audio; after that `Finalize`, `CloseStream` and `KeepAlive`."""
+        if not self._started:
+            return self._start(text)
+        message = _json(text)
+        match message.get("type") if isinstance(message, dict) else None:
+            case "Finalize":
+                return (Flush(),)
+            case "CloseStream":
+                return (Finish(),)
+            case "KeepAlive":
+                return ()
+            case _:
+                return (Skip("a text after the first one that is not Finalize, CloseStream or KeepAlive"),)
+
+    def binary(self, chunk: bytes) -> Actions:
+        """Recognize audio, split anywhere."""
+        return (*(() if self._started else self._start("")), Encoded(chunk, _nothing))
+
+    def event(self, event: Event, timing: StepTiming | None) -> Actions:
+        """Convert a recognition event into frames."""
+        frame = self._projector.frame(event, timing)
+        actions: list[Action] = []
+        if frame is not None:
+            kind, flushed = kind_of(event)
+            actions.append(SendFrame(_encode(CallFrame("transcript", msgspec.Raw(frame))), kind, flushed))
+        if isinstance(event, Closed):
+            actions.append(SendFrame(_encode(CallFrame("stop"))))
+        return actions
+
+    def bias_refused(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
+        """Do nothing: key terms come with the query and never change."""
+        return ()
+
+    def _start(self, metadata: str) -> Actions:
+        self._started = True
+        if len(metadata) > MAX_METADATA_CHARACTERS:
+            why = f"metadata: not sent back, more than {MAX_METADATA_CHARACTERS} characters"
+            return (Skip(why), SendFrame(_encode(CallFrame("start"))))
+        found = _json(metadata)
+        return (SendFrame(_encode(CallFrame("start", metadata=(metadata or None) if found is None else found))),)
+
+
+def _json(text: str) -> object:
+    """Return the value of a JSON text; None for others."""
+    try:
+        return _decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+
+
+def _nothing(why: str) -> Actions:  # noqa: ARG001 - of `Encoded`
+    """Send nothing: the close has the reason."""
+    return ()
