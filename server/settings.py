@@ -46,10 +46,10 @@ def url_of(*schemes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _address(given: object) -> str:
+def _address(value: object) -> str:
     """Check the address of a port of its own, which may be a number."""
-    listen_address(f"{given}")
-    return f"{given}"
+    listen_address(f"{value}")
+    return f"{value}"
 
 
 def _whisper(text: str) -> str:

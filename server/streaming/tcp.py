@@ -91,7 +91,7 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
         """
         return False
 
-    def open(self, asked: object) -> None:
+    def open(self, request: object) -> None:
         """Begin a stream: no message is read until it is admitted."""
         self._phase = Phase.OPENING
         self._extensions = {TRANSPORT_EXTENSION: self, "websocket.http.response": {}}
@@ -107,7 +107,7 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
             "subprotocols": [],
             "client": self._client,
             "extensions": self._extensions,
-            ASKED: asked,
+            ASKED: request,
         }
         self._task = asyncio.get_running_loop().create_task(self._serve(scope))
 

@@ -26,21 +26,21 @@ STOP = "stop"
 """Text message that ends the audio; others are a number, the rate of the audio that follows, and `dtmf` with a key."""
 
 
-class Frame(msgspec.Struct, frozen=True):
+class AudioSocketFrame(msgspec.Struct, frozen=True):
     """One frame."""
 
     kind: int
     payload: bytes
 
 
-def parse_frame(received: bytearray) -> tuple[Frame, int] | int:
+def parse_frame(received: bytearray) -> tuple[AudioSocketFrame, int] | int:
     """Return the next frame and its size, or the size without which it is incomplete."""
     if len(received) < HEAD_BYTES:
         return HEAD_BYTES
     size = HEAD_BYTES + int.from_bytes(received[1:HEAD_BYTES], "big")
     if len(received) < size:
         return size
-    return Frame(received[0], bytes(received[HEAD_BYTES:size])), size
+    return AudioSocketFrame(received[0], bytes(received[HEAD_BYTES:size])), size
 
 
 def encode_frame(kind: int, payload: bytes = b"") -> bytes:

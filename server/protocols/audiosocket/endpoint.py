@@ -30,7 +30,7 @@ from server.protocols.audiosocket.adapter import (
     UUID,
     UUID_BYTES,
     AudioSocketAdapter,
-    Frame,
+    AudioSocketFrame,
     encode_frame,
     parse_frame,
 )
@@ -106,7 +106,7 @@ def _render(refusal: CountedRefusal, request_id: str) -> Response:
     return Response(encode_frame(END), refusal.status, {"dg-request-id": request_id})  # the header is for the log line
 
 
-class CallSocket(StreamSocket[Frame]):
+class CallSocket(StreamSocket[AudioSocketFrame]):
     """One connection of Asterisk."""
 
     path, one_stream = "/audiosocket", True
@@ -117,7 +117,7 @@ class CallSocket(StreamSocket[Frame]):
         self._audio: int | None = None  # kind of the last audio frame
         self._identified = False
 
-    def parse(self, received: bytearray) -> tuple[Frame, int] | int:
+    def parse(self, received: bytearray) -> tuple[AudioSocketFrame, int] | int:
         """Return the next frame."""
         return parse_frame(received)
 
@@ -125,7 +125,7 @@ class CallSocket(StreamSocket[Frame]):
         """Return the frame that ends the connection."""
         return encode_frame(END)
 
-    def handle(self, message: Frame) -> bool:
+    def handle(self, message: AudioSocketFrame) -> bool:
         """Handle a frame; those of an unknown kind are counted. Raises: BadFrame."""
         kind, payload = message.kind, message.payload
         if kind == UUID:

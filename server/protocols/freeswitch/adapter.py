@@ -78,8 +78,8 @@ class FreeSwitchAdapter:
         if len(metadata) > MAX_METADATA_CHARACTERS:
             why = f"metadata: not sent back, more than {MAX_METADATA_CHARACTERS} characters"
             return (Skip(why), SendFrame(_encode(CallFrame("start"))))
-        found = _json(metadata)
-        return (SendFrame(_encode(CallFrame("start", metadata=(metadata or None) if found is None else found))),)
+        value = _json(metadata)
+        return (SendFrame(_encode(CallFrame("start", metadata=(metadata or None) if value is None else value))),)
 
 
 def _json(text: str) -> object:

@@ -28,13 +28,13 @@ async def admit_freeswitch(queries: QueryReader, socket: WebSocket, request_id: 
     check_single(own, ())
     check_given(own)
     listen = [pair for pair in pairs if pair not in own]
-    given = dict(listen)
-    if given.get("encoding", USUAL["encoding"]) != USUAL["encoding"]:
-        raise BadParameter(f"encoding: {given['encoding'][:SHOWN]!r} is not valid; mod_audio_stream sends linear16")
+    query = dict(listen)
+    if query.get("encoding", USUAL["encoding"]) != USUAL["encoding"]:
+        raise BadParameter(f"encoding: {query['encoding'][:SHOWN]!r} is not valid; mod_audio_stream sends linear16")
     for name, why in (("rewind", "Rewind messages"), ("resumable", "tickets")):
-        if given.get(name, "false").casefold() not in ("false", "0", ""):
+        if query.get(name, "false").casefold() not in ("false", "0", ""):
             raise BadParameter(f"{name}: /v1/freeswitch has no {why}; leave it out, or stream to /v1/listen")
-    usual = [pair for pair in USUAL.items() if pair[0] not in given]
+    usual = [pair for pair in USUAL.items() if pair[0] not in query]
     request, model = await queries.read(socket, [*usual, *listen], live=True)
     decoder = open_decoder(request.form, model.config.sample_rate, multichannel=request.options.multichannel)
     session = model.session(request, replica.limits)

@@ -31,7 +31,7 @@ from server.protocols.wyoming.events import (
     CODECS,
     AudioFormat,
     Event,
-    Transcribe,
+    TranscribeRequest,
     encode_event,
     format_of,
     parse_event,
@@ -73,10 +73,10 @@ class TermsFile:
 
     def _stamp_now(self) -> tuple[int, int]:
         try:
-            found = self._path.stat()
+            stat = self._path.stat()
         except OSError:
             return 0, 0
-        return found.st_mtime_ns, found.st_size
+        return stat.st_mtime_ns, stat.st_size
 
     def _read(self) -> tuple[str, ...]:
         lines = (line.strip() for line in read_lines(self._path, lambda problem: SettingsError(f"keyterms: {problem}")))
@@ -89,14 +89,14 @@ class WyomingPort:
     def __init__(self, replica: Replica, address: ListenAddress) -> None:
         """Raises: SettingsError."""
         self.replica = replica
-        self._parameters = given = dict(address.parameters)
+        self._parameters = parameters = dict(address.parameters)
         with of_setting(SETTING):
-            for name in given:
+            for name in parameters:
                 if name not in PARAMETERS:
                     raise SettingsError(f"{name[:32]!r} is not a parameter; valid: {', '.join(sorted(PARAMETERS))}")
-            self._file = TermsFile(Path(given[KEYTERMS])) if KEYTERMS in given else None
+            self._file = TermsFile(Path(parameters[KEYTERMS])) if KEYTERMS in parameters else None
             try:
-                self._redact, self._finals = redaction(address.parameters), finals_of(given.get("finals", ""))
+                self._redact, self._finals = redaction(address.parameters), finals_of(parameters.get("finals", ""))
             except BadParameter as error:
                 raise SettingsError(str(error)) from error
         self._live = live_endpoint(replica, self._admit, _render)
@@ -107,9 +107,9 @@ class WyomingPort:
 
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
-        replica, asked = self.replica, asked_of(socket)
+        replica, wanted = self.replica, asked_of(socket)
         await replica.guard.enter_without_key(socket)
-        model = await replica.models.obtain(asked.name, asked.language)
+        model = await replica.models.obtain(wanted.name, wanted.language)
         rate = model.config.sample_rate
         settled_words = not self._redact and (self._finals or model.finals) != "accurate"
         options = SessionOptions(
@@ -123,7 +123,7 @@ class WyomingPort:
         request = await replica.accept(socket, model, Request(form=AudioForm(Encoding.LINEAR16, rate), options=options))
         only = model.languages[0] if len(model.languages) == 1 else None
         adapter = WyomingAdapter(
-            rate, language=asked.language or only, terms=self._terms(asked), settled_words=settled_words
+            rate, language=wanted.language or only, terms=self._terms(wanted), settled_words=settled_words
         )
         stream = AdapterConnection(
             socket,
@@ -136,10 +136,10 @@ class WyomingPort:
         )
         return Admitted(model, stream)
 
-    def _terms(self, asked: Transcribe) -> tuple[str, ...]:
+    def _terms(self, request: TranscribeRequest) -> tuple[str, ...]:
         """Return the key terms of an utterance, the client's names first, as many as fit; others are counted."""
         own = self._file.terms if self._file is not None else ()
-        phrases = tuple(dict.fromkeys([*(asked.transcript_names or ()), *(asked.transcript_terms or ()), *own]))
+        phrases = tuple(dict.fromkeys([*(request.transcript_names or ()), *(request.transcript_terms or ()), *own]))
         usable = usable_hints(phrases)
         if len(usable) < len(phrases):
             self.skip(
@@ -171,8 +171,8 @@ class WyomingSocket(StreamSocket[Event]):
     def __init__(self, app: ASGIApp, connections: set[Any], port: WyomingPort) -> None:
         super().__init__(app, connections)
         self._port = port
-        self._asked = Transcribe()  # for the next stream
-        self._served = Transcribe()  # of the open stream
+        self._asked = TranscribeRequest()  # for the next stream
+        self._served = TranscribeRequest()  # of the open stream
         self._format: AudioFormat | None = None  # of the open stream's last audio
 
     def parse(self, received: bytearray) -> tuple[Event, int] | int:
@@ -232,7 +232,7 @@ class WyomingSocket(StreamSocket[Event]):
 
     def _check_asked(self) -> None:
         """Refuse a `transcribe` that came after the audio, unless it changes nothing. Raises: BadFrame."""
-        if self._asked not in (self._served, Transcribe()):
+        if self._asked not in (self._served, TranscribeRequest()):
             raise BadFrame("transcribe: send it before the audio, whose model and language are chosen by then")
 
     def _stop(self) -> None:
@@ -242,7 +242,7 @@ class WyomingSocket(StreamSocket[Event]):
             self.finish(STOP)
         else:
             self.write(encode_event("transcript-start") + transcript("", self._asked.language))
-        self._asked = Transcribe()
+        self._asked = TranscribeRequest()
 
 
 def _checked_format(event: Event) -> AudioFormat:

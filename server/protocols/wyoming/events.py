@@ -46,7 +46,7 @@ class AudioFormat(msgspec.Struct, frozen=True):
     channels: int
 
 
-class Transcribe(msgspec.Struct, frozen=True):
+class TranscribeRequest(msgspec.Struct, frozen=True):
     """What a client asks for: a model, a language, and hints, of which names come before terms."""
 
     name: str | None = None
@@ -84,13 +84,13 @@ def parse_event(received: bytearray) -> tuple[Event, int] | int:
     return Event(line.type, data, bytes(received[data_end:size])), size
 
 
-def _length(name: str, given: int | None, most: int) -> int:
+def _length(name: str, length: int | None, most: int) -> int:
     """Raises: BadFrame."""
-    if given is None:
+    if length is None:
         return 0
-    if not 0 <= given <= most:
-        raise BadFrame(f"{name}: {given} is not a number of bytes from 0 to {most}")
-    return given
+    if not 0 <= length <= most:
+        raise BadFrame(f"{name}: {length} is not a number of bytes from 0 to {most}")
+    return length
 
 
 def encode_event(name: str, data: dict[str, Any] | None = None) -> bytes:
@@ -107,10 +107,10 @@ def format_of(event: Event) -> AudioFormat:
     return form
 
 
-def transcribe_of(event: Event) -> Transcribe:
+def transcribe_of(event: Event) -> TranscribeRequest:
     """Return what a `transcribe` asks for. Raises: BadFrame."""
-    asked: Transcribe = _convert(event, Transcribe)
-    return asked
+    transcribe: TranscribeRequest = _convert(event, TranscribeRequest)
+    return transcribe
 
 
 def _convert(event: Event, kind: Any) -> Any:
