@@ -10,9 +10,9 @@ import pytest
 from server.errors import CLOSES, REFUSALS, Close, CloseReason, Refusal, TicketCode
 from server.protocols.deepgram.messages import ConfigureCode, ErrorVariant
 from server.protocols.flux.messages import FluxCode
+from server.protocols.forwarding import UNDELIVERED
 from server.protocols.openai.messages import STATUS_CODES, ErrorType
 from server.protocols.openai.settings import ErrorCode
-from server.protocols.twilio.endpoint import UNDELIVERED
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 ROWS = [

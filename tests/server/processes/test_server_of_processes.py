@@ -371,12 +371,13 @@ def serves(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("setting", "front_ends"), [("port", "0"), ("port", "1"), ("vosk_port", "0"), ("metrics_port", "1")]
+    ("setting", "front_ends"),
+    [("port", "0"), ("port", "1"), ("vosk_port", "0"), ("metrics_port", "1"), ("wyoming_port", "1")],
 )
 def test_a_port_in_use_is_named_before_a_model_is_loaded(setting: str, front_ends: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        spelled = {"port": "--port", "vosk_port": "TUTTI_VOSK_PORT", "metrics_port": "TUTTI_METRICS_PORT"}[setting]
+        spelled = "--port" if setting == "port" else f"TUTTI_{setting.upper()}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(f"TUTTI_{setting.upper()}", str(port))
             options = ("--port", str(port)) if setting == "port" else ()
