@@ -187,9 +187,9 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
 
     @property
     def _reads(self) -> bool:
-        """Whether the next message may be handled. Without a stream nothing else limits what waits to be written."""
+        """Whether the next message may be handled: not while the client does not read the answers to the last ones."""
         if self._phase is Phase.STREAMING:
-            return not self._paused
+            return not (self._paused or self.congested)
         return self._phase is Phase.IDLE and not self.congested
 
     def _read_messages(self) -> None:

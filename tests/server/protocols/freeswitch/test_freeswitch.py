@@ -106,6 +106,17 @@ def test_both_sides_of_a_call_are_channels(live_server: Start) -> None:
     assert sorted(finals(frames)) == [(0, "caller"), (1, "callee")]
 
 
+def test_numbers_are_masked_in_all_texts_of_a_call(live_server: Start) -> None:
+    card = "four five three nine one four eight eight zero three four three six four six seven"
+    with dial(live_server(), "?sample_rate=16000&redact=pci&interim_results=true") as call:
+        stream(call, said(f"my card is {card} thanks", 16_000), 16_000)
+        call.send(CLOSE)
+        frames, _ = rest(call)
+    assert finals(frames) == [(0, "my card is [CREDIT_CARD_1] thanks")]
+    assert "nine" not in str(frames)
+    assert any(not frame["result"]["is_final"] for frame in frames if "is_final" in frame.get("result", {}))
+
+
 def test_a_call_that_closes_at_once_holds_nothing(live_server: Start) -> None:
     server = live_server()
     with dial(server) as call:

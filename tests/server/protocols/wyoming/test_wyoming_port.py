@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from model.ctc.beam import BeamDecoder
+from server.access.guard import Guard
 from server.errors import SettingsError
 from server.protocols.wyoming import endpoint
+from server.protocols.wyoming.endpoint import WyomingSocket
 from server.streaming import tcp
 from tests.support.protocols.wyoming_client import (
     AUDIO_START,
@@ -23,6 +28,7 @@ from tests.support.protocols.wyoming_client import (
     packed,
     utterance,
 )
+from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.mishearing import AUDIO, MishearingModel
 from tests.support.servers.spelling import CONFIG, poison, silence, spell
@@ -296,6 +302,49 @@ def test_a_client_that_reads_nothing_is_not_read_and_dropped(
     while port.connections:
         assert time.monotonic() < ends_s, "the connection stays"
         time.sleep(0.05)
+    client.__exit__()
+
+
+def test_a_client_that_reads_nothing_during_a_stream_is_not_read_either(server: LiveServer) -> None:
+    client = WyomingClient(server.wyoming_port)
+    client.send(chunk(HELLO))
+    client.until("transcript-start")
+    assert client.send_until_refused(packed("describe") * 200, 1.0) < 50 * 2**20
+    client.__exit__()
+    server.wait_idle()
+
+
+def test_a_client_that_leaves_during_its_admission_holds_nothing(
+    monkeypatch: pytest.MonkeyPatch, live_server: Start
+) -> None:
+    """With front ends an admission waits for the supervisor."""
+    waiting, left, go_on = threading.Event(), threading.Event(), threading.Event()
+    enter, connection_lost = Guard.enter_without_key, WyomingSocket.connection_lost
+
+    async def slow(*arguments: Any) -> None:
+        await enter(*arguments)
+        waiting.set()
+        await asyncio.to_thread(go_on.wait, WAIT_S)
+
+    def lost(self: WyomingSocket, exc: Exception | None) -> None:
+        connection_lost(self, exc)
+        left.set()
+
+    server = live_server(wyoming_port=0, max_streams=1)
+    with monkeypatch.context() as patch, capture_logs() as log:
+        patch.setattr(Guard, "enter_without_key", slow)
+        patch.setattr(WyomingSocket, "connection_lost", lost)
+        client = WyomingClient(server.wyoming_port)
+        client.send(chunk(HELLO))
+        assert waiting.wait(WAIT_S)
+        [connection] = server.application.ports["wyoming_port"]._state.connections
+        server.server.loop.call_soon_threadsafe(connection.abort)
+        assert left.wait(WAIT_S)
+        go_on.set()
+    with WyomingClient(server.wyoming_port) as next_one:  # the only slot is free
+        next_one.send(utterance(HELLO))
+        assert next_one.transcript() == "hello you"
+    assert not [line for line in log if line["log_level"] == "error"]
     client.__exit__()
 
 
