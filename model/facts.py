@@ -16,7 +16,7 @@ from model.config import BLANK
 from model.ctc.tokens import Tokens
 from model.description import ModelDescription
 from model.machine.device import CPU, Device
-from model.published.prompts import Prompts
+from model.prompts import Prompts
 
 
 class TransducerSource(Protocol):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.prompts import Prompts
 from model.published.compiled.slots import CompiledSlots
 from model.published.features import Windows
-from model.published.prompts import Prompts
 from model.published.stepping import GraphSlots
 
 Outputs = NDArray[np.float32]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from model.config import FORMER_NAMES, MACRO_LANGUAGES
-from model.published.prompts import AUTO, MULTI
+from model.prompts import AUTO, MULTI
 from server.errors import BadParameter, FluxModel
 
 ANY = "*"  # an alias for every name that is not known

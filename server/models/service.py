@@ -21,7 +21,7 @@ from model.description import ModelDescription
 from model.errors import VocabularyError
 from model.facts import ModelFacts
 from model.machine.runtime import steps_at_once
-from model.published.prompts import AUTO
+from model.prompts import AUTO
 from server.access.keys import read_secrets
 from server.coordination.coordinator import Coordinator, ModelSlots
 from server.coordination.limits import TICKET_TTL_S

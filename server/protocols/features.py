@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.inspect import LiteralType, StructType, UnionType, type_info
 
-from model.published.prompts import MULTI
+from model.prompts import MULTI
 from server.audio.formats import RAW, AudioForm, audio_form
 from server.errors import BadParameter
 from server.text.redaction_kinds import Redaction, kinds_of

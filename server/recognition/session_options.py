@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from model.published.prompts import Prompts
+from model.prompts import Prompts
 from server.audio.pcm import BLOCK_S
 from server.errors import BadParameter
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import UNSET
 
 from model.ctc.words import joined, languages_of
-from model.published.prompts import Prompts
+from model.prompts import Prompts
 from server.errors import BadFrame, BadParameter, CloseReason
 from server.models.selection import is_english
 from server.protocols.flux.messages import (

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from model.published.prompts import Prompts
+from model.prompts import Prompts
 from server.errors import BadFrame, BadParameter
 from server.models.selection import ModelNames, is_english
 from server.protocols.features import (

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
+from model.prompts import Prompts
 from model.published.contracts import nemo
 from model.published.metadata import Graph
-from model.published.prompts import Prompts
 from model.recordings import read_pcm
 from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package

@@ -7,7 +7,7 @@ import pytest
 
 from model.ctc.greedy import TransducerDecoder
 from model.ctc.tokens import Tokens
-from model.published.prompts import Prompts
+from model.prompts import Prompts
 from server.errors import CloseReason
 from server.recognition.messages import ChooseLanguage, EndOfAudio, Samples
 from server.recognition.session import Session
