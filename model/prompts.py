@@ -28,12 +28,12 @@ class Prompts:
     def read(cls, dictionary: str, automatic: str | None) -> Prompts:
         """Read both values of the metadata. Raises: ValueError with the reason."""
         numbers = json.loads(dictionary)
-        if not isinstance(numbers, dict) or not all(type(each) is int and each >= 0 for each in numbers.values()):
+        if not isinstance(numbers, dict) or not all(type(number) is int and number >= 0 for number in numbers.values()):
             raise ValueError("it is no object of languages and their numbers")
-        found = int(automatic) if automatic is not None else numbers.get(AUTO)
-        if found is None:
+        any_language = int(automatic) if automatic is not None else numbers.get(AUTO)
+        if any_language is None:
             raise ValueError(f"it has no {AUTO!r}, and 'auto_prompt_id' is missing")
-        return cls({name: number for name, number in numbers.items() if _TAG.fullmatch(name)}, found)
+        return cls({name: number for name, number in numbers.items() if _TAG.fullmatch(name)}, any_language)
 
     @property
     def count(self) -> int:

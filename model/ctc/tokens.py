@@ -62,15 +62,15 @@ class Tokens:
     @classmethod
     def read(cls, path: Path, size: int) -> Tokens:
         """Read `tokens.txt` of a model with `size` outputs. Raises: PublishedModelError."""
-        found = _read_lines(path)
-        if sorted(found) != list(range(len(found))):
-            raise PublishedModelError(f"{path}: symbol numbers must be 0 to {len(found) - 1}, each once")
-        blank = next((number for name in BLANKS for number, symbol in found.items() if symbol == name), None)
+        symbols = _read_lines(path)
+        if sorted(symbols) != list(range(len(symbols))):
+            raise PublishedModelError(f"{path}: symbol numbers must be 0 to {len(symbols) - 1}, each once")
+        blank = next((number for name in BLANKS for number, symbol in symbols.items() if symbol == name), None)
         if blank is None:
             raise PublishedModelError(f"{path} has no blank symbol: expected one of {', '.join(BLANKS)}")
-        if len(found) != size:
-            raise PublishedModelError(f"{path} has {len(found)} symbols, but the model has {size} outputs")
-        return cls.of([found[number] for number in range(size)], blank)
+        if len(symbols) != size:
+            raise PublishedModelError(f"{path} has {len(symbols)} symbols, but the model has {size} outputs")
+        return cls.of([symbols[number] for number in range(size)], blank)
 
     @property
     def spelling(self) -> str:
@@ -105,7 +105,7 @@ class Tokens:
 
 
 def _read_lines(path: Path) -> dict[int, str]:
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for place, line in enumerate(read_lines(path, PublishedModelError), start=1):
         parts = _FIELD.findall(line)
         if not parts:
@@ -113,10 +113,10 @@ def _read_lines(path: Path) -> dict[int, str]:
         symbol, number = (parts[0], parts[1]) if len(parts) == 2 else (" ", parts[0])
         if len(parts) > 2 or not number.isascii() or not number.isdigit():
             raise PublishedModelError(f"{path}, line {place}: expected a symbol and its number, not {line!r}")
-        if int(number) in found:
+        if int(number) in names:
             raise PublishedModelError(f"{path}, line {place}: number {number} was already used")
-        found[int(number)] = symbol
-    return found
+        names[int(number)] = symbol
+    return names
 
 
 def _is_byte_bpe(symbols: Sequence[str]) -> bool:

@@ -74,10 +74,12 @@ class GreedySearch:
         Returns: (R, T, E, 2) with at most E symbols per frame: symbol or `NONE`, log-probability.
         """
         if self._alone and len(encoded) > 1:
-            each = [(slice(row, row + 1), None if terms is None else terms.of_row(row)) for row in range(len(encoded))]
+            single_rows = [
+                (slice(row, row + 1), None if terms is None else terms.of_row(row)) for row in range(len(encoded))
+            ]
             parts = [
                 self.search(contexts[row], outputs[row], encoded[row], None if skipped is None else skipped[row], own)
-                for row, own in each
+                for row, own in single_rows
             ]
             return np.concatenate(parts)
         networks = self.networks

@@ -55,7 +55,7 @@ def external_files(path: Path) -> tuple[Path, ...]:
         model = onnx.load_model_from_string(_split(_mapped(path))[0])
     except Exception:  # noqa: BLE001  the loader of the graph reports it
         return ()
-    tensors = [each for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL]
+    tensors = [weights for weights in model.graph.initializer if weights.data_location == onnx.TensorProto.EXTERNAL]
     return tuple(dict.fromkeys(_place(path, tensor)[0] for tensor in tensors))
 
 

@@ -91,8 +91,8 @@ def _compare(
     audio = speech(model.config, largest, windows)
 
     def outputs(size: int, members: Sequence[int], first: int = 0) -> NDArray[np.float32]:
-        found = _outputs(slots, audio[first : first + size], members)
-        return searched(facts, found, alone=tile_rows is not None)
+        outputs = _outputs(slots, audio[first : first + size], members)
+        return searched(facts, outputs, alone=tile_rows is not None)
 
     alone = [outputs(1, [row], row)[0] for row in range(min(compared, largest))]
     bits, tokens, difference = {}, {}, 0.0
@@ -120,8 +120,8 @@ def _outputs(slots: Slots, audio: NDArray[np.int16], members: Sequence[int]) -> 
     """Return outputs (B, T, …) of new streams in these slots, with audio (B, N, S), run in one batch."""
     for slot in members:
         slots.reset(slot)
-    found = []
+    outputs = []
     for step in range(audio.shape[1]):
         slots.inputs[: len(members), : audio.shape[2]] = audio[:, step]
-        found.append(slots.run(members))
-    return np.concatenate(found, axis=1)
+        outputs.append(slots.run(members))
+    return np.concatenate(outputs, axis=1)

@@ -121,9 +121,11 @@ class ModelService:
 
     def _check_language(self, language: str | None) -> None:
         """Raises: BadParameter for one that the model does not have, and for `auto` where it has no choice."""
-        prompts, shown = self.facts.prompts, repr((language or "")[:SHOWN])
+        prompts, requested = self.facts.prompts, repr((language or "")[:SHOWN])
         if prompts is not None and prompts.choice(tag_of(language or "")) is None:
-            raise BadParameter(f"language: model {self.name!r} has {', '.join(self.languages)} and auto, not {shown}")
+            raise BadParameter(
+                f"language: model {self.name!r} has {', '.join(self.languages)} and auto, not {requested}"
+            )
         if prompts is None and language is not None and language.casefold() == AUTO:
             has = ", ".join(self.languages) or "one language"
             raise BadParameter(f"language: model {self.name!r} does not detect the language; it has {has}")

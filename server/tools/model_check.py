@@ -105,11 +105,11 @@ def _facts(model: AcousticModel, published: PublishedModel | None, path: Path) -
 
 
 def _rows(model: AcousticModel, blank: int) -> Document:
-    found = check_rows(model, blank)
+    rows = check_rows(model, blank)
     return {
         "one_row": model.facts.one_row,
-        "left_out": [size for size in SIZES if size not in found.equal_bits],
-        **asdict(found),
+        "left_out": [size for size in SIZES if size not in rows.equal_bits],
+        **asdict(rows),
     }
 
 
@@ -165,8 +165,8 @@ def _recognized(model: AcousticModel, published: PublishedModel | None, path: Pa
     decoder = decoder_of(model.facts, decoder="auto" if published is None else "greedy")
     state = decoder.start(config.delay_frames)
     decoder.advance([state], outputs[np.newaxis])
-    found = searched(model.facts, outputs[np.newaxis])[0]
-    numbers = tokens_of(found if model.facts.transducer else found[:, : len(tokens.symbols)], tokens.blank)
+    emitted = searched(model.facts, outputs[np.newaxis])[0]
+    numbers = tokens_of(emitted if model.facts.transducer else emitted[:, : len(tokens.symbols)], tokens.blank)
     return {
         "file": path.name,
         "seconds": round(len(pcm) / config.sample_rate, 2),
@@ -176,14 +176,14 @@ def _recognized(model: AcousticModel, published: PublishedModel | None, path: Pa
 
 
 def _sherpa(model: PublishedModel | None, ours: list[str], pcm: NDArray[np.int16]) -> Document:
-    found = sherpa_version()
+    version = sherpa_version()
     if model is None:
-        return {"version": found, "left_out": "it cannot read this checkpoint: see `tutti export`"}
-    if found is None:
+        return {"version": version, "left_out": "it cannot read this checkpoint: see `tutti export`"}
+    if version is None:
         return {"version": None, "left_out": "it is not installed"}
     different = first_difference(ours, sherpa_tokens(model, pcm))
     return {
-        "version": found,
+        "version": version,
         "equal": different is None,
         "tokens": len(ours),
         **({} if different is None else {"first_difference": asdict(different)}),

@@ -86,23 +86,23 @@ class Transcript:
         return self._encoded(words, sentences.final(words, ends=True))
 
     def _encoded(self, words: Sequence[Word], formatted: Sequence[FormattedWord] | None) -> tuple[msgspec.Raw, int]:
-        shown = [(w, w.text) for w in words] if formatted is None else [(f.word, f.text) for f in formatted]
+        displayed = [(w, w.text) for w in words] if formatted is None else [(f.word, f.text) for f in formatted]
         kept = 0
-        for before, now in zip(self._shown, shown, strict=False):
+        for before, now in zip(self._shown, displayed, strict=False):
             if before[0] is not now[0] or before[1] != now[1]:
                 break
             kept += 1
-        self._parts[kept:] = [_encode(word_out(word, text, self._punctuated)) for word, text in shown[kept:]]
-        self._shown = shown
-        confidence = sum([word.confidence for word, _ in shown]) / len(shown) if shown else 0.0
-        transcript, mean = _encode(joined([text for _, text in shown])), _encode(round(confidence, 4))
+        self._parts[kept:] = [_encode(word_out(word, text, self._punctuated)) for word, text in displayed[kept:]]
+        self._shown = displayed
+        confidence = sum([word.confidence for word, _ in displayed]) / len(displayed) if displayed else 0.0
+        transcript, mean = _encode(joined([text for _, text in displayed])), _encode(round(confidence, 4))
         words_json = b",".join(self._parts)
-        languages = languages_of(word for word, _ in shown)
+        languages = languages_of(word for word, _ in displayed)
         spoken = b',"languages":%b' % _encode(languages) if languages else b""
-        last = b',"detected_language":%b' % _encode(detected([word for word, _ in shown])) if languages else b""
+        last = b',"detected_language":%b' % _encode(detected([word for word, _ in displayed])) if languages else b""
         alternative = b'{"transcript":%b,"confidence":%b,"words":[%b]%b}' % (transcript, mean, words_json, spoken)
         json = b'{"alternatives":[%b]%b}' % (alternative, last)
-        return msgspec.Raw(json), len(shown)
+        return msgspec.Raw(json), len(displayed)
 
 
 def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative:
@@ -121,8 +121,8 @@ def detected(words: Sequence[Word]) -> str | UnsetType:
 def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
     """Build one word, as recognized and, with formatting, as displayed (`text`)."""
     start_s, end_s = round(word.start_s, 3), round(word.end_s, 3)
-    shown, language = text if punctuated else UNSET, word.language or UNSET
-    return WordOut(word.text, start_s, end_s, round(word.confidence, 4), shown, language)
+    written, language = text if punctuated else UNSET, word.language or UNSET
+    return WordOut(word.text, start_s, end_s, round(word.confidence, 4), written, language)
 
 
 class Summary(msgspec.Struct):

@@ -116,29 +116,29 @@ def fitting(terms: Sequence[str], phrases: Sequence[str], keywords: Sequence[Key
     """Return the last context terms that fit in addition to the client's terms. Raises: BiasError."""
     characters = MAX_CHARACTERS - checked_size(phrases, keywords)
     count = min(MAX_CONTEXT_TERMS, MAX_TERMS - len(phrases) - len(keywords))
-    kept: list[str] = []
+    newest: list[str] = []
     for term in reversed(terms[-count:] if count > 0 else ()):
         characters -= len(term)
         if characters < 0:
             break
-        kept.append(term)
-    return tuple(reversed(kept))
+        newest.append(term)
+    return tuple(reversed(newest))
 
 
 def usable_hints(phrases: Sequence[str]) -> tuple[str, ...]:
     """Return the phrases that can be spelled, as many as the limits of key terms allow, of the first `READ_HINTS`."""
-    kept: list[str] = []
+    phrases_left: list[str] = []
     characters = 0
     for phrase in phrases[:READ_HINTS]:
         if len(phrase.split()) > MAX_HINT_WORDS or characters + len(phrase) > MAX_CHARACTERS:
             continue
         if unspellable(phrase) or not spoken(phrase):
             continue
-        kept.append(phrase)
+        phrases_left.append(phrase)
         characters += len(phrase)
-        if len(kept) == MAX_TERMS:
+        if len(phrases_left) == MAX_TERMS:
             break
-    return tuple(kept)
+    return tuple(phrases_left)
 
 
 class ChangeAllowance:
