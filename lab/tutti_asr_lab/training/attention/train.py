@@ -31,7 +31,7 @@ from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.acoustic.data.draws import Purpose, draws
 from tutti_asr_lab.training.acoustic.data.epoch import MicroBatch, epoch_updates, timed
 from tutti_asr_lab.training.acoustic.data.transcripts import spelled
-from tutti_asr_lab.training.acoustic.losses.ctc import consistency_loss, ctc_loss
+from tutti_asr_lab.training.acoustic.losses.ctc import ctc_loss
 from tutti_asr_lab.training.acoustic.losses.denominator import Denominator
 from tutti_asr_lab.training.acoustic.losses.label_model import label_graph
 from tutti_asr_lab.training.acoustic.optimizer.optimizers import Schedule
@@ -119,12 +119,6 @@ class Run:
         features.mean.copy_(frames.mean(0))
         features.scale.copy_(1 / frames.std(0))
 
-    def start_from(self, weights: dict[str, Tensor]) -> None:
-        """Take the weights of another run, all but those of a head for other letters and phones."""
-        own = self.network.state_dict()
-        self.network.load_state_dict(own | {name: w for name, w in weights.items() if w.shape == own[name].shape})
-        self.average.load_state_dict(self.network.state_dict())
-
     def jobs(self) -> Iterator[tuple[int, list[tuple[tuple[int, int], MicroBatch]]]]:
         """Number of each further update, and the keys and recordings of its batches."""
         number, epoch = 0, 0
@@ -144,7 +138,6 @@ class Run:
             group["lr"] = self.recipe.matrix_lr * factor * group["factor"]
         sums = torch.zeros(2)
         symbols = sum(int(batch.phones.lengths.sum()) for batch in batches if batch.phones is not None)
-        symbols *= self.recipe.views
         for batch in batches:
             total, figures = self.losses(batch)
             (total / symbols).backward()  # type: ignore[no-untyped-call]
@@ -167,24 +160,20 @@ class Run:
         torch.manual_seed(int(rng.integers(2**62)))  # dropout
         chunks, shares = zip(*self.tuning.chunks, strict=True)
         chunk = int(rng.choice(chunks, p=shares))
-        views, frames = self.recipe.views, batch.frames.repeat(self.recipe.views)
         with torch.no_grad():
-            features = self.network.read(batch.pcm).repeat(views, 1, 1)  # (views * B, 2T, F)
-        features = mask(features, (2 * frames).tolist(), self.recipe.augmentation, rng)
+            features = self.network.read(batch.pcm)
+        features = mask(features, (2 * batch.frames).tolist(), self.recipe.augmentation, rng)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.precision == "bf16"):
-            logits = self.network(features, frames, chunk, self.tuning.left)
+            logits = self.network(features, batch.frames, chunk, self.tuning.left)
         letters, phones = (functional.log_softmax(part.float(), -1) for part in self.network.parts(logits))
         assert batch.phones is not None
         by_phones, by_letters = (
-            ctc_loss(phones, frames, batch.phones.repeat(views)),
-            ctc_loss(letters, frames, batch.letters.repeat(views)),
+            ctc_loss(phones, batch.frames, batch.phones),
+            ctc_loss(letters, batch.frames, batch.letters),
         )
         figures = torch.stack([by_phones, by_letters]).detach()
-        if self.recipe.consistency:
-            by_phones = by_phones + self.recipe.consistency * views * consistency_loss(phones, batch.frames)
-            by_letters = by_letters + self.recipe.consistency * views * consistency_loss(letters, batch.frames)
         if self.denominator is not None and self.done >= self.recipe.denominator_from:
-            by_phones = by_phones + self.recipe.denominator * self.denominator(phones, frames)
+            by_phones = by_phones + self.recipe.denominator * self.denominator(phones, batch.frames)
         weight = self.recipe.phone_weight
         return weight * by_phones + (1 - weight) * by_letters, figures
 
@@ -227,7 +216,8 @@ def train(options: argparse.Namespace) -> None:
             run.resume(state_of(newest[1]))
             _say(f"resuming from update {run.done}")
         elif options.init is not None:
-            run.start_from(torch.load(options.init, weights_only=True))
+            run.network.load_state_dict(torch.load(options.init, weights_only=True))
+            run.average.load_state_dict(run.network.state_dict())
         else:
             run.fit_features()
             initialize(run.network, *read_wheel(options.hama))

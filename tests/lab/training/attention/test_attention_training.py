@@ -14,7 +14,6 @@ from model.recordings import read_manifest
 from tests.support.needs import need_programs
 from tests.support.networks.attention_networks import SIZES, random_network
 from tests.support.training.tones import RATE, recipe, write_tones
-from tutti_asr_lab.training.acoustic.augment import Augmentation
 from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.attention.network import seen
 from tutti_asr_lab.training.attention.train import FineTuning, Run
@@ -53,36 +52,6 @@ def test_a_run_learns(corpus):
     for column in zip(*figures, strict=True):
         assert math.isfinite(sum(column))
         assert sum(column[-10:]) < 0.8 * sum(column[:10])
-
-
-def test_two_views_of_each_recording_are_pulled_together(corpus):
-    """Both count for the losses; without masks and dropout they are equal, and their divergence is zero."""
-    plain = {"speed": 0.0, "room": 0.0, "noise": 0.0, "telephone": 0.0, "frequency_masks": 0, "time_masks": 0}
-    augmentation = Augmentation(**plain)
-    changes = {"updates": 2, "augmentation": augmentation}
-    totals = []
-    for more in ({}, {"views": 2}, {"views": 2, "consistency": 0.5}, {"views": 2, "consistency": 0.5, "dropout": 0.3}):
-        run = run_of(corpus, **changes, **more)
-        _, batches = next(iter(run.batches.ahead(run.jobs())))
-        total, figures = run.losses(batches[0])
-        totals.append((float(total.detach()), float(figures[0])))
-    one, two, pulled, dropped = totals
-    assert two == pytest.approx([2 * value for value in one], rel=1e-3)
-    assert pulled == pytest.approx(two, rel=1e-3)
-    assert dropped[0] > 1.001 * (dropped[1] + two[0] - two[1])
-
-
-def test_a_run_starts_from_the_weights_of_another(corpus):
-    """All of them; a head for other outputs stays as it was."""
-    first, second = (run_of(corpus, updates=2, seed=seed) for seed in (1, 2))
-    weights = first.network.state_dict()
-    second.start_from(weights)
-    assert all((second.average.state_dict()[name] == weights[name]).all() for name in weights)
-    third = run_of(corpus, updates=2, seed=3)
-    head = third.network.head.weight.clone()
-    third.start_from({name: w[:-1] if name.startswith("head.") else w for name, w in weights.items()})
-    assert (third.network.head.weight == head).all()
-    assert (third.network.stem.weight == weights["stem.weight"]).all()
 
 
 def test_a_resumed_run_ends_with_the_same_weights(corpus):
