@@ -20,7 +20,7 @@ from model.prompts import Prompts
 
 
 class TransducerSource(Protocol):
-    """Where the prediction network and the joiner of a transducer are: `model.published.transducer.TransducerFiles`."""
+    """Where a transducer's prediction network and joiner are: `model.published.transducer_files.TransducerFiles`."""
 
     @property
     def digest(self) -> str:

@@ -35,6 +35,7 @@ from model.lm.recurrent.model import kept_model
 from model.lm.recurrent.step import score_texts
 from model.machine.compiled import ENTRY_POINTS, kept_in
 from model.published.compiled.fastconformer import step as fastconformer
+from model.published.compiled.transducer import step as transducer
 from model.published.compiled.zipformer2 import step as zipformer2
 from model.published.features import FbankWindows, add_samples
 from model.published.filter_bank import WHISPER
@@ -46,7 +47,10 @@ from model.punctuation.tagger import shipped_tagger
 from model.vad import step as vad
 from model.vad.silero import SileroVad
 
-PUBLISHED = (fastconformer.step, fastconformer.project_positions, zipformer2.step)
+PUBLISHED = (
+    *(fastconformer.step, fastconformer.project_positions, zipformer2.step),
+    *(transducer.project, transducer.predict, transducer.join, transducer.find_best),
+)
 """Entry points of published networks."""
 ROWS, FRAMES, SYMBOLS = 2, 3, 4  # of the joiner that is warmed up
 
@@ -122,7 +126,11 @@ def _states() -> None:
 
 def _joiner() -> None:
     encoded = np.zeros((ROWS, FRAMES, SYMBOLS), np.float32)
-    joiner = FrameJoiner(lambda _, decoded: decoded, Rows(), encoded, np.zeros(SYMBOLS, np.bool_))
+
+    def first(frames: Any, *_: Any) -> tuple[Any, Any]:
+        return np.zeros(len(frames), np.int64), np.zeros(len(frames), np.float32)
+
+    joiner = FrameJoiner(first, Rows(), encoded, np.zeros(SYMBOLS, np.bool_))
     joiner.next_symbols(np.zeros((ROWS, SYMBOLS), np.float32))
 
 

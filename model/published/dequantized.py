@@ -1,8 +1,9 @@
 """The graph in floats of a released graph in 8 bits, whose weights are the rounded ones.
 
 `quantize_dynamic` of ONNX Runtime, with which released files are made, turns a product x W into DynamicQuantizeLinear,
-MatMulInteger or ConvInteger, Cast, and Mul with both scales. The nodes keep their order, by which a compiled step reads
-its weights.
+MatMulInteger or ConvInteger, Cast, and Mul with both scales; an LSTM into DynamicQuantizeLSTM; a table into Gather of
+bytes and, after nodes that move them, DequantizeLinear. The nodes keep their order, by which a compiled step reads its
+weights.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from model.published.onnx_graph import Node, OnnxGraph
 
+MOVES = frozenset({"Transpose", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
+"""Operations that change the shape of a value, and not its numbers."""
 INTEGERS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 """Products of integers, and the operations in floats that they stand for."""
 
@@ -33,14 +36,54 @@ class _Product:
 def dequantized(graph: OnnxGraph) -> OnnxGraph:
     """Return the graph with its products in floats; the graph itself if it has none in integers."""
     found = {each.last.output: each for node in graph.nodes if (each := _product(graph, node)) is not None}
-    if not found:
-        return graph
     constants: dict[str, NDArray[Any]] = {}
-    nodes = [
-        _in_floats(found[node.output], constants) if node.outputs and node.output in found else node
-        for node in graph.nodes
-    ]
+    nodes = []
+    for node in graph.nodes:
+        if node.outputs and node.output in found:
+            nodes.append(_in_floats(found[node.output], constants))
+        elif node.op == "DynamicQuantizeLSTM":
+            nodes.append(_lstm(graph, node, constants))
+        elif node.op == "DequantizeLinear" and _with_table(graph, node, constants):
+            nodes.append(Node("Identity", node.inputs[:1], node.outputs))
+        else:
+            nodes.append(node)
+    if not constants:
+        return graph
     return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **constants}).pruned()
+
+
+def _lstm(graph: OnnxGraph, node: Node, constants: dict[str, NDArray[Any]]) -> Node:
+    """Return the operation in floats, and add its weights to the constants."""
+    inputs = list(node.inputs[:8])
+    for place, scales in ((1, 8), (2, 10)):
+        weight, scale, zero = (graph.constant(node.inputs[at]) for at in (place, scales, scales + 1))
+        if weight is None or scale is None or zero is None:
+            return node
+        inputs[place] = f"{node.output}.{place}"
+        constants[inputs[place]] = _floats(weight, _by_column(scale), _by_column(zero)).transpose(0, 2, 1)
+    return Node("LSTM", tuple(inputs), node.outputs, node.attributes)
+
+
+def _by_column(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values of each direction, or of each direction and column, for weights (directions, rows, columns)."""
+    return values.reshape(len(values), 1, -1)
+
+
+def _with_table(graph: OnnxGraph, node: Node, constants: dict[str, NDArray[Any]]) -> bool:
+    """Put floats in the place of a table whose rows this node turns into floats; return whether there is one."""
+    gather = graph.producers.get(node.inputs[0])
+    while gather is not None and gather.op in MOVES:
+        gather = graph.producers.get(gather.inputs[0])
+    table = graph.constant(gather.inputs[0]) if gather is not None and gather.op == "Gather" else None
+    scale, zero = (graph.constant(name) for name in node.inputs[1:3])
+    if gather is None or table is None or scale is None or zero is None or scale.size != 1:
+        return False
+    constants[gather.inputs[0]] = _floats(table, scale, zero)
+    return True
+
+
+def _floats(weight: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any]) -> NDArray[np.float32]:
+    return np.asarray((weight.astype(np.float32) - zero.astype(np.float32)) * scale, np.float32)
 
 
 def _in_floats(product: _Product, constants: dict[str, NDArray[Any]]) -> Node:
@@ -75,9 +118,8 @@ def _product(graph: OnnxGraph, node: Node) -> _Product | None:
     channels = (1,) * (weight.ndim - 1)
     if node.op == "ConvInteger" and scale.size > 1:
         scale, zero = scale.reshape(-1, *channels), zero.reshape(-1, *channels)
-    floats = np.asarray((weight.astype(np.float32) - zero.astype(np.float32)) * scale, np.float32)
     last, bias = _with_bias(graph, scaled) if node.op == "ConvInteger" else (scaled, None)
-    return _Product(node, quantize.inputs[0], floats, last, bias)
+    return _Product(node, quantize.inputs[0], _floats(weight, scale, zero), last, bias)
 
 
 def _with_bias(graph: OnnxGraph, scaled: Node) -> tuple[Node, NDArray[np.float32] | None]:

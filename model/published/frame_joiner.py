@@ -18,9 +18,10 @@ from model.published.metadata import Graph
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
-Join = Callable[[Floats, Floats], Floats]  # frames (N, D) and outputs of the decoder (N, D') to logits (N, V)
-Choose = Callable[[Floats, Indices, Indices], Indices]
-"""Logits (N, V), their best symbols and the rows that they belong to (N,), to the symbols that are chosen (N,)."""
+Best = Callable[[Floats, Floats, NDArray[np.bool_]], tuple[Indices, Floats]]
+"""(frames (N, J), decoder outputs (N, J'), written (V,)) -> best symbols (N,), log-probabilities of those written."""
+Choose = Callable[[Floats, Floats, Indices], tuple[Indices, Floats]]
+"""The same with other symbols chosen than the best, given the rows that the frames belong to (N,)."""
 
 AHEAD = 8  # most frames of a row in a batch of the joiner
 LEAST_JOINED, MOST_JOINED, JOINED_LOGITS = 8, 32, 16_384
@@ -83,50 +84,48 @@ class FirstSymbols:
 class FrameJoiner:
     """Joiner of the next frames of all rows of a step, which finds the next symbol of each row."""
 
-    def __init__(self, join: Join, rows: Rows, encoded: Floats, written: NDArray[np.bool_]) -> None:
-        """`encoded` (R, T, D); `written` (V,): whether a symbol is one to be found."""
-        self._join, self._written = join, written
+    def __init__(self, best: Best, rows: Rows, encoded: Floats, written: NDArray[np.bool_]) -> None:
+        """`encoded` (R, T, J); `written` (V,): whether a symbol is one to be found."""
+        self._best, self._written = best, written
         self._encoded = np.ascontiguousarray(encoded)
         size = min(MOST_JOINED, max(LEAST_JOINED, JOINED_LOGITS // len(written)))
-        self._limits = rows.ahead, rows.least, size
-        most = max(len(encoded), rows.least, size)
+        self._limits = rows.ahead, size
+        most = max(len(encoded), size)
         self._joined = np.empty((most, 2), np.int64)  # row and frame
         self._frames = np.empty((most, encoded.shape[2]), np.float32)
         self._found = np.empty(len(encoded), np.int64)
         self.after = np.zeros(len(encoded), np.int64)  # first frame of each row that is not searched
 
     def next_symbols(self, decoded: Floats, choose: Choose | None = None) -> FirstSymbols | None:
-        """Join the next frames with the decoder's outputs (R, D'); return None once all frames are searched.
+        """Join the next frames with the decoder's outputs (R, J'); return None once all frames are searched.
 
-        `after` becomes the frame of a row's symbol, or the first frame that was not joined. `choose` may replace the
-        best symbols; log-probabilities are the model's in any case.
+        `after` becomes the frame of a row's symbol, or the first frame that was not joined. `choose` replaces `best`.
         """
         frames, history = self._frames, np.empty((len(self._frames), decoded.shape[1]), np.float32)
         count = gather_frames(self._encoded, decoded, self.after, self._limits, (self._joined, frames, history))
         if not count:
             return None
-        batch = max(count, self._limits[1])
-        logits = self._join(frames[:batch], history[:batch])  # (N, V)
-        best = logits[:count].argmax(axis=1)
-        if choose is not None:
-            best = choose(logits[:count], best, self._joined[:count, 0])
+        frames, history = frames[:count], history[:count]
+        if choose is None:
+            best, log_probs = self._best(frames, history, self._written)
+        else:
+            best, log_probs = choose(frames, history, self._joined[:count, 0])
         found = self._found[: find_first(best, self._written, self._joined, self.after, self._found)]
-        symbols = best[found]
         rows, places = self._joined[found].T
-        return FirstSymbols(rows, places, symbols, _log_softmax(logits[found], symbols))
+        return FirstSymbols(rows, places, best[found], log_probs[found])
 
 
 @entry_point
 def gather_frames(
-    encoded: Floats, decoded: Floats, after: Indices, limits: tuple[int, int, int], out: tuple[Indices, Floats, Floats]
+    encoded: Floats, decoded: Floats, after: Indices, limits: tuple[int, int], out: tuple[Indices, Floats, Floats]
 ) -> int:
     """Copy the next frames of each row, and its decoder output as often; return the number N of copies.
 
-    `encoded` (R, T, D), `decoded` (R, D'), `after` (R,): next frame of each row; `limits`: most frames of a row, least
-    size of a batch (the first copy is repeated up to it), and size up to which rows have more than one frame; `out`:
-    row and frame of each copy (N, 2), and the copies (N, D) and (N, D').
+    `encoded` (R, T, D), `decoded` (R, D'), `after` (R,): next frame of each row; `limits`: most frames of a row, and
+    size of a batch up to which rows have more than one frame; `out`: row and frame of each copy (N, 2), and the copies
+    (N, D) and (N, D').
     """
-    ahead, least, size = limits
+    ahead, size = limits
     joined, frames, history = out
     active = 0
     for row in range(len(after)):
@@ -143,11 +142,6 @@ def gather_frames(
             for column in range(decoded.shape[1]):
                 history[count, column] = decoded[row, column]
             count += 1
-    for extra in range(count, least):
-        for column in range(encoded.shape[2]):
-            frames[extra, column] = frames[0, column]
-        for column in range(decoded.shape[1]):
-            history[extra, column] = history[0, column]
     return count
 
 
@@ -175,10 +169,3 @@ def joiner_rows(joiner: Graph, encoded: tuple[int, ...], decoded: tuple[int, ...
     dice, most = np.random.default_rng(2), max(COMPARED_ROWS)
     frames, history = (dice.standard_normal((most, *shape)).astype(np.float32) for shape in (encoded, decoded))
     return Rows.of(joiner, (frames, 0), (history, 0))
-
-
-def _log_softmax(logits: Floats, chosen: Indices) -> Floats:
-    """Return the log-probability of the chosen symbol of each row, (R, V) and (R,) -> (R,)."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    sums = np.log(np.exp(shifted).sum(axis=1))
-    return np.asarray(shifted[np.arange(len(chosen)), chosen] - sums, np.float32)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.published.frame_joiner import FrameJoiner
-from model.published.transducer import Contexts, Floats, Indices, TransducerNetworks, written
+from model.published.transducer import Contexts, Floats, Indices, TransducerNetworks, log_probs_of, written
 
 NONE = -1.0  # no symbol
 
@@ -36,19 +36,18 @@ class TermBonus:
             if self._biased[row]:
                 self._bonus[row] = self._follow(row, symbol)
 
-    def choose(self, logits: Floats, best: Indices, rows: Indices, writes: NDArray[np.bool_]) -> Indices:
-        """Return the symbols of frames (N, V) with their rows' bonus, given the best ones without it (N,)."""
-        frames = np.flatnonzero(self._biased[rows])
-        if not len(frames):
-            return best
-        raw = logits[frames]
-        raised = raw + self._bonus[rows[frames]]
+    def biased(self, rows: Indices) -> NDArray[np.bool_]:
+        """Return whether each of these rows has key terms."""
+        return self._biased[rows]
+
+    def choose(self, logits: Floats, rows: Indices, writes: NDArray[np.bool_]) -> Indices:
+        """Return the symbols of frames (N, V) with the bonus of their rows (N,), which have key terms."""
+        raised = logits + self._bonus[rows]
         raised[:, ~writes] = -np.inf
-        symbols, own = raised.argmax(axis=1), best[frames]
-        every = np.arange(len(frames))
-        better = writes[own] | (raised[every, symbols] > raw[every, own])
-        chosen = best.copy()
-        chosen[frames] = np.where(better, symbols, own)
+        symbols, own = raised.argmax(axis=1), logits.argmax(axis=1)
+        every = np.arange(len(rows))
+        better = writes[own] | (raised[every, symbols] > logits[every, own])
+        chosen: Indices = np.where(better, symbols, own)
         return chosen
 
 
@@ -86,10 +85,10 @@ class GreedySearch:
         most = networks.symbols_per_frame
         symbols = np.full((*encoded.shape[:2], most, 2), NONE, np.float32)
         counts = np.zeros(encoded.shape[:2], np.int64)  # symbols of each frame
-        joiner = FrameJoiner(networks.join, networks.rows, encoded, self.writes)
+        joiner = FrameJoiner(networks.best, networks.rows, networks.project(encoded), self.writes)
         if skipped is not None:
             joiner.after[:] = skipped
-        choose = None if terms is None else partial(terms.choose, writes=self.writes)
+        choose = None if terms is None else partial(self._choose, terms)
         while (first := joiner.next_symbols(outputs, choose)) is not None:
             if not len(first.rows):
                 continue
@@ -102,3 +101,15 @@ class GreedySearch:
             if terms is not None:
                 terms.wrote(first.rows, first.symbols)
         return symbols
+
+    def _choose(self, terms: TermBonus, frames: Floats, outputs: Floats, rows: Indices) -> tuple[Indices, Floats]:
+        """Return symbols and log-probabilities (N,): only frames of rows with key terms need the scores of all."""
+        biased = terms.biased(rows)
+        symbols, log_probs = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
+        if not biased.all():
+            symbols[~biased], log_probs[~biased] = self.networks.best(frames[~biased], outputs[~biased], self.writes)
+        if biased.any():
+            logits = self.networks.join(frames[biased], outputs[biased])
+            symbols[biased] = terms.choose(logits, rows[biased], self.writes)
+            log_probs[biased] = log_probs_of(logits, symbols[biased], self.writes)
+        return symbols, log_probs

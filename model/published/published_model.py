@@ -21,12 +21,13 @@ from model.published.contracts import Contract
 from model.published.features import windows_of
 from model.published.files import INT8, PublishedFiles, Rewriting, find_files
 from model.published.metadata import THREADS, Graph
-from model.published.reading import contract_for, description_of, network_of, symbols_and_networks
+from model.published.reading import contract_for, description_of, network_of
 from model.published.scales import FILE, Scales
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows, why_undivided
 from model.published.timing import PublishedDescription
-from model.published.transducer import TransducerFiles, TransducerNetworks
+from model.published.transducer import TransducerNetworks
+from model.published.transducer_files import Form, TransducerFiles, symbols_and_files
 
 LARGEST_BATCH = 32
 """Most rows of a batch for each thread: larger batches gain little and delay every stream."""
@@ -51,6 +52,7 @@ class PublishedModel:
     verdict: Verdict | None = None  # on the compiled step; None if none was tried
     compiled: CompiledStep | None = None  # runs instead of the graph
     scales: Scales | None = None  # of the compiled step's products in 8-bit integers
+    graph_search: str = ""  # why decoder and joiner are not compiled though the network is
     threads: int = THREADS  # of a step
     undivided: str = ""  # why a step has one thread though more were asked for
 
@@ -120,7 +122,11 @@ class PublishedModel:
             shape, least = step.result_shape, 1
             frames, width = shape
             digest = (Scales(digest, {}, {}) if scales is None else scales).digest
-        tokens, transducer, networks = symbols_and_networks(graphs, files, digest, contract, width)
+        form = Form() if network is None else Form(True, scales, in_floats or scales is not None)
+        tokens, transducer = symbols_and_files(graphs, files, digest, contract, width, form=form)
+        networks, graph_search = None, ""
+        if transducer is not None:
+            networks, graph_search = transducer.of(graphs["decoder"], graphs["joiner"])
         return cls(
             config=description_of(files, contract, frames, digest),
             tokens=tokens,
@@ -137,6 +143,7 @@ class PublishedModel:
             verdict=verdict,
             compiled=step,
             scales=scales,
+            graph_search=graph_search,
         )
 
     def with_threads(self, threads: int) -> PublishedModel:

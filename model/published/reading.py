@@ -1,4 +1,4 @@
-"""What the files of a published model say: kind and contract, symbols, networks of a transducer, languages.
+"""What the files of a published model say: kind and contract, description, languages.
 
 All errors in them are detected here, before the first stream: a missing key, symbols that do not fit.
 """
@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from model.ctc.tokens import Tokens
 from model.errors import PublishedModelError
 from model.published import contracts
 from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognize
 from model.published.files import PublishedFiles
 from model.published.metadata import Graph
 from model.published.timing import PublishedDescription
-from model.published.transducer import TransducerFiles, TransducerNetworks
 
 _CODES = ("en", "zh", "ru", "de", "es", "fr", "ko", "ja", "it", "pt", "vi", "th", "id", "ar", "bn")
 _NAMES = {
@@ -59,26 +57,6 @@ def contract_of_network(graph: Graph, *, encoder: bool) -> Contract:
     return for_batches_of(graph, contracts.zipformer2(graph, "zipformer2-transducer"))
 
 
-def symbols_and_networks(
-    graphs: Mapping[str, Graph], files: PublishedFiles, digest: str, contract: Contract, width: int
-) -> tuple[Tokens, TransducerFiles | None, TransducerNetworks | None]:
-    """Return the symbols, and the other networks of a transducer; `width`: outputs of a frame.
-
-    Raises: PublishedModelError.
-    """
-    graph = network_of(graphs)
-    if "model" in graphs:
-        tokens = Tokens.read(files.tokens, width)
-        _check_vocabulary(graph, contract, width)
-        return tokens, None, None
-    decoder, joiner = graphs["decoder"], graphs["joiner"]
-    size = graph.number("vocab_size") + 1 if contract.recurrent else decoder.number("vocab_size")
-    tokens = Tokens.read(files.tokens, size)
-    lstm = (graph.number("pred_rnn_layers"), graph.number("pred_hidden")) if contract.recurrent else None
-    transducer = TransducerFiles(decoder.path, joiner.path, tokens, width, lstm, digest)
-    return tokens, transducer, transducer.of(decoder, joiner)
-
-
 def _is_nemo(encoder: Graph) -> bool:
     return any(key.startswith("cache_last_") or key == "normalize_type" for key in encoder.metadata)
 
@@ -93,7 +71,8 @@ def _check_encoder_kind(encoder: Graph) -> None:
         )
 
 
-def _check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:
+def check_vocabulary(graph: Graph, contract: Contract, size: int) -> None:
+    """Check the size of NeMo's vocabulary. Raises: PublishedModelError."""
     if contract.kind == "nemo-ctc" and graph.number("vocab_size") + 1 != size:  # without the blank
         raise PublishedModelError(
             f"{graph.path.name}: 'vocab_size' in the metadata is {graph.metadata['vocab_size']}, "

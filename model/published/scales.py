@@ -21,7 +21,7 @@ from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT
 
 FILE = "tutti-int8.json"
 VERSION = 2  # of the file
-STEPS = 1  # version of the compiled steps: part of the digest of a model that has one
+STEPS = 2  # version of the compiled steps: part of the digest of a model that has one
 
 Floats = NDArray[np.float32]
 

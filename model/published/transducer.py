@@ -8,9 +8,7 @@ Source: Graves 2012, and the rules of sherpa-onnx's greedy searches.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +47,14 @@ class TransducerNetworks(Protocol):
     def advance(self, contexts: Contexts, symbols: Indices) -> tuple[Contexts, Floats]:
         """Append a symbol to each of R contexts, (R, …) and (R,). Returns: new contexts, outputs (R, D')."""
 
+    def project(self, encoded: Floats) -> Floats:
+        """Return what the joiner takes of an encoder's frames: (R, T, D) to (R, T, J)."""
+
     def join(self, frames: Floats, outputs: Floats) -> Floats:
-        """Join frames (N, D) with outputs of the prediction network (N, D'). Returns: logits (N, V)."""
+        """Join projected frames (N, J) with outputs of the prediction network (N, D'). Returns: logits (N, V)."""
+
+    def best(self, frames: Floats, outputs: Floats, written: NDArray[np.bool_]) -> tuple[Indices, Floats]:
+        """Return the best symbol of each row (N,), and its log-probability if it is one of those `written` (V,)."""
 
 
 def written(tokens: Tokens) -> NDArray[np.bool_]:
@@ -59,36 +63,20 @@ def written(tokens: Tokens) -> NDArray[np.bool_]:
     return np.array([at != tokens.blank and (recurrent or name != "<unk>") for at, name in enumerate(tokens.symbols)])
 
 
-@dataclass(frozen=True, slots=True)
-class TransducerFiles:
-    """Where the networks of a transducer are: can be pickled, so that another process loads them too.
+def best_of(logits: Floats, written: NDArray[np.bool_]) -> tuple[Indices, Floats]:
+    """Return the best symbol of each row of logits (N, V), and its log-probability if it is `written`, else 0."""
+    symbols = logits.argmax(axis=1)
+    return symbols, log_probs_of(logits, symbols, written)
 
-    `recurrent`: layers and width of NeMo's prediction network. `digest` is that of the model.
-    """
 
-    decoder: Path
-    joiner: Path
-    tokens: Tokens
-    width: int  # of a frame
-    recurrent: tuple[int, int] | None
-    digest: str
-
-    def load(self) -> TransducerNetworks:
-        """Return the networks, those that this process has loaded already if there are any, else on the CPU.
-
-        Raises: PublishedModelError.
-        """
-        return _LOADED.get(self) or self.of(Graph.load(self.decoder), Graph.load(self.joiner))
-
-    def of(self, decoder: Graph, joiner: Graph) -> TransducerNetworks:
-        """Check these graphs and return the networks, for `load` too. Raises: PublishedModelError."""
-        networks: TransducerNetworks
-        if self.recurrent is None:
-            networks = Stateless.of(decoder, joiner, self.tokens, self.width)
-        else:
-            networks = Recurrent.of(self.recurrent, decoder, joiner, self.tokens, self.width)
-        _LOADED[self] = networks
-        return networks
+def log_probs_of(logits: Floats, symbols: Indices, written: NDArray[np.bool_]) -> Floats:
+    """Return the log-probability of a symbol of each row, (N, V) and (N,) -> (N,), 0 for those not `written`."""
+    wanted, log_probs = np.flatnonzero(written[symbols]), np.zeros(len(symbols), np.float32)
+    scores = logits[wanted]
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    sums = np.log(np.exp(shifted).sum(axis=1))
+    log_probs[wanted] = shifted[np.arange(len(wanted)), symbols[wanted]] - sums
+    return log_probs
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -129,9 +117,17 @@ class Stateless:
         contexts = np.concatenate([contexts[:, 1:], symbols[:, np.newaxis]], axis=1)
         return contexts, self._decode(contexts)
 
+    def project(self, encoded: Floats) -> Floats:
+        """Return the frames themselves."""
+        return np.ascontiguousarray(encoded)
+
     def join(self, frames: Floats, outputs: Floats) -> Floats:
         """See `TransducerNetworks`."""
-        return _run(self.joiner, frames, outputs)
+        return _run(self.joiner, self.rows.padded(frames), self.rows.padded(outputs))[: len(frames)]
+
+    def best(self, frames: Floats, outputs: Floats, written: NDArray[np.bool_]) -> tuple[Indices, Floats]:
+        """See `TransducerNetworks`."""
+        return best_of(self.join(frames, outputs), written)
 
     def _decode(self, contexts: Contexts) -> Floats:
         return _run(self.decoder, self.rows.padded(contexts))[: len(contexts)]
@@ -186,8 +182,17 @@ class Recurrent:
 
     def join(self, frames: Floats, outputs: Floats) -> Floats:
         """See `TransducerNetworks`."""
-        joined = _run(self.joiner, frames[..., np.newaxis], outputs[..., np.newaxis])
-        return joined.reshape(len(frames), -1)
+        padded = self.rows.padded(frames)
+        joined = _run(self.joiner, padded[..., np.newaxis], self.rows.padded(outputs)[..., np.newaxis])
+        return joined.reshape(len(padded), -1)[: len(frames)]
+
+    def project(self, encoded: Floats) -> Floats:
+        """Return the frames themselves."""
+        return np.ascontiguousarray(encoded)
+
+    def best(self, frames: Floats, outputs: Floats, written: NDArray[np.bool_]) -> tuple[Indices, Floats]:
+        """See `TransducerNetworks`."""
+        return best_of(self.join(frames, outputs), written)
 
 
 def _check_joiner(joiner: Graph, encoded: tuple[int, ...], decoded: tuple[int, ...], symbols: int) -> None:
@@ -208,7 +213,3 @@ def _run_all(graph: Graph, *inputs: NDArray[Any]) -> list[Floats]:
     feeds = {declared.name: array for declared, array in zip(graph.inputs, inputs, strict=True)}
     found: list[Floats] = graph.session.run(None, feeds)
     return found
-
-
-_LOADED: WeakValueDictionary[TransducerFiles, TransducerNetworks] = WeakValueDictionary()
-"""Networks of this process that are in use, so that a model and its decoder share them."""

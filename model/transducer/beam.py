@@ -195,7 +195,7 @@ class TransducerBeamDecoder(TransducerDecoder):
         """Decode frames (B, T, D), row b into `states[b]`."""
         rows = [state for state in states if isinstance(state, TransducerBeamState)]
         assert len(rows) == len(states), "states of this decoder"
-        frames = np.ascontiguousarray(log_probs)
+        frames = self.networks.project(log_probs)
         groups = [[row] for row in range(len(rows))] if self._alone else [list(range(len(rows)))]
         for group in groups:
             for at in range(frames.shape[1]):
@@ -298,8 +298,7 @@ class TransducerBeamDecoder(TransducerDecoder):
     def _join(self, frames: Floats, active: Sequence[Sequence[Hypothesis]]) -> Floats:
         """Return log-probabilities of the hypotheses with their streams' frames (N, D): (N, V)."""
         outputs = np.stack([one.output for hypotheses in active for one in hypotheses if one.output is not None])
-        padded = self.networks.rows.padded
-        logits = self.networks.join(padded(frames), padded(outputs))[: len(frames)]
+        logits = self.networks.join(frames, outputs)
         shifted = logits - logits.max(axis=1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), np.float32)
 

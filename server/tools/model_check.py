@@ -140,6 +140,8 @@ def _compiled(model: PublishedModel, asked: Asked, settings: Settings) -> Docume
     document: Document = {
         "compiled_step": asdict(model.verdict) | {"largest_difference": largest if math.isfinite(largest) else None}
     }
+    if model.compiled is not None and model.transducer is not None:
+        document["compiled_search"] = {"applied": model.graph_search == "", "reason": model.graph_search}
     if model.compiled is not None:
         path = asked.model or model.files.folder
         precision = "fp32" if model.scales is not None else asked.precision

@@ -85,6 +85,9 @@ def _compiled(document: Document) -> Iterator[tuple[str, str]]:
     name = "compiled step"
     if "compiled_step" in document:
         yield name, _verdict(document["compiled_step"])
+    if "compiled_search" in document:
+        search = document["compiled_search"]
+        yield "", "decoder and joiner: " + ("compiled" if search["applied"] else f"as published, {search['reason']}")
     if "as_published" in document:
         now = document["speed"]["batch_ms"]
         for rows, milliseconds in document["as_published"]["batch_ms"].items():

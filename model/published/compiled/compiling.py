@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from model.lm.cache import cache_dirs
 from model.machine.compiled import source_digest
 from model.machine.instructions import instruction_set
 from model.published.compiled.fastconformer.network import FastConformer
-from model.published.compiled.linears import Linear
+from model.published.compiled.linears import Linear, with_scales
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract, expected_inputs
@@ -36,9 +36,10 @@ from model.published.onnx_file import OnnxFile
 from model.published.onnx_graph import OnnxGraph, sizes_of
 from model.published.reading import contract_of_network, description_of
 from model.published.rows import speech
-from model.published.scales import Scales, digest_of_weights
+from model.published.scales import Scales
 from model.published.stepping import GraphSlots, check_graph
 
+QUANTIZED = frozenset({"DynamicQuantizeLinear", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLSTM"})
 ROWS, WINDOWS = 3, 6  # of speech that are compared
 MOST_NOISE = 1e-4
 """Most energy of the difference to the graph, in relation to its results. Another order of sums in floats gives 1e-12
@@ -94,10 +95,7 @@ class PublishedNetwork:
 
         `in_floats`: of a released file in 8 bits, its weights in floats.
         """
-        graph, source = _described(files.network)
-        source = dequantized(source) if in_floats else source
-        if any(node.op in {"DynamicQuantizeLinear", "QuantizeLinear"} for node in source.nodes):
-            raise PublishedModelError("it is quantized")
+        graph, source, _ = read_graph(files.network, in_floats=in_floats)
         contract = contract_of_network(graph, encoder="encoder" in files.graphs)
         if contract.kind not in READERS:
             raise PublishedModelError(f"there is none for {contract.kind}")
@@ -106,13 +104,7 @@ class PublishedNetwork:
 
     def step(self, scales: Scales | None = None) -> CompiledStep:
         """Return the step: in floats, or with the products of `scales` in 8-bit integers. Raises: ValueError."""
-        by_weights = {} if scales is None else scales.by_weights
-        return self.compiled.step(
-            [
-                replace(linear, scale=by_weights.get(digest_of_weights(linear.weight)))
-                for linear in self.compiled.linears
-            ]
-        )
+        return self.compiled.step(with_scales(self.compiled.linears, scales))
 
     def compared(self, files: PublishedFiles) -> Verdict:
         """Compare the step in floats with the graph over speech."""
@@ -152,6 +144,18 @@ def compiled_network(files: PublishedFiles, digest: str, *, in_floats: bool) -> 
         if not known:
             _keep(places, verdict)
     return network if verdict.applied else None, verdict
+
+
+def read_graph(path: Path, *, in_floats: bool) -> tuple[Graph, OnnxGraph, bool]:
+    """Read a graph without a session, its operations in floats, and whether they are those of the file.
+
+    `in_floats`: of a released file in 8 bits, its weights in floats. Raises: PublishedModelError.
+    """
+    graph, published = _described(path)
+    source = dequantized(published) if in_floats else published
+    if any(node.op in QUANTIZED for node in source.nodes):
+        raise PublishedModelError("it is quantized")
+    return graph, source, source is published
 
 
 def _described(path: Path) -> tuple[Graph, OnnxGraph]:

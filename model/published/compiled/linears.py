@@ -7,7 +7,7 @@ without one is computed in float32, each sum in the order of the inputs. Rows ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from model.int8.vectors import LANES
 from model.machine.compiled import compiled, int64_at
 from model.published.compiled import kernels
 from model.published.compiled.float_product import float_product
-from model.published.scales import Scale, quantized_weights
+from model.published.scales import Scale, Scales, digest_of_weights, quantized_weights
 
 Floats = NDArray[np.float32]
 
@@ -41,6 +41,14 @@ class Linear:
     weight: Floats
     bias: Floats
     scale: Scale | None = None
+
+
+def with_scales(linears: Sequence[Linear], scales: Scales | None) -> list[Linear]:
+    """Return the layers with the scales of their weights, if there are any."""
+    by_weights = {} if scales is None else scales.by_weights
+    if not by_weights:
+        return list(linears)
+    return [replace(linear, scale=by_weights.get(digest_of_weights(linear.weight))) for linear in linears]
 
 
 class Scratch(NamedTuple):

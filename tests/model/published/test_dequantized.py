@@ -13,6 +13,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from model.machine.device import Device
 from model.published.compiled.compiling import Verdict
+from model.published.compiled.transducer.networks import CompiledNetworks
 from model.published.dequantized import dequantized
 from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
@@ -52,6 +53,26 @@ def test_products_and_convolutions_get_the_weights_that_the_integers_stand_for(f
     assert np.abs(found - exact).mean() < np.abs(rounded - exact).mean()  # inputs are not rounded
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_table_and_an_lstm_get_the_weights_that_the_integers_stand_for(form: str, tmp_path: Path) -> None:
+    graph = Graph("recurrent", 3)
+    symbol = graph.input("symbol", ["N", 1], "int64")
+    x = graph("Transpose", graph("Gather", graph.weight(40, 32), symbol), perm=[1, 0, 2])
+    weights = [graph.weight(1, 64, size, scale=size**-0.5) for size in (32, 16)]
+    y, _, _ = graph("LSTM", x, *weights, graph.weight(1, 128), outputs=3, hidden_size=16)
+    graph.output(graph("Squeeze", y, [1]), "out", [1, "N", 16])
+    onnx.save(graph.model({}), tmp_path / "floats.onnx")
+    quantize_dynamic(tmp_path / "floats.onnx", tmp_path / "bytes.onnx", **FORMS[form])
+    floats, integers = (onnx.load(tmp_path / f"{name}.onnx") for name in ("floats", "bytes"))
+    assert {"DynamicQuantizeLSTM", "DequantizeLinear"} <= {node.op_type for node in integers.graph.node}
+    again = dequantized(OnnxGraph.read(integers))
+    assert not any("Quantize" in node.op or "Dequantize" in node.op for node in again.nodes)
+    given = np.arange(40)[:, np.newaxis]
+    exact, rounded, found = (run(each, symbol=given) for each in (floats, integers, again.proto()))
+    assert np.abs(found - exact).max() < 0.1
+    assert np.abs(found - rounded).max() < 0.01
+
+
 def test_a_graph_in_floats_is_returned_as_it_is(tmp_path: Path) -> None:
     probe = make_probe("nemo-ctc", tmp_path)
     graph = OnnxGraph.read(onnx.load(probe.model))
@@ -65,7 +86,7 @@ def released(kind: str, folder: Path) -> Path:
     target.mkdir()
     (target / "tokens.txt").write_bytes(probe.tokens.read_bytes())
     for path in probe.files.values():
-        if path.name.startswith(("model", "encoder")):
+        if kind.startswith("nemo") or path.name.startswith(("model", "encoder")):
             weights = QuantType.QUInt8 if kind.startswith("nemo") else QuantType.QInt8
             only = {} if kind.startswith("nemo") else {"op_types_to_quantize": ["MatMul"]}
             quantize_dynamic(path, target / path.name.replace(".onnx", ".int8.onnx"), weight_type=weights, **only)
@@ -89,3 +110,6 @@ def test_a_released_file_runs_the_compiled_step_only_with_scales(kind: str, tmp_
     assert again.compiled is not None
     assert len({first.digest, as_released.digest, floats.digest}) == 3
     assert again.digest == first.digest
+    for model in (floats, again):
+        assert model.graph_search == ""
+        assert model.networks is None or isinstance(model.networks, CompiledNetworks)

@@ -20,6 +20,7 @@ from server.tools.model_check_report import lines
 from server.tools.sherpa import Difference, as_shown, first_difference
 from tests.support.audio.speech import SAMPLES
 from tests.support.needs import need_package
+from tests.support.networks.compiled import SIZES
 from tests.support.networks.probes import KINDS, make_probe
 from tests.support.networks.probes.tokens import symbols
 
@@ -128,6 +129,20 @@ def test_a_compiled_step_is_shown_with_the_times_of_the_graph_as_published(expor
     assert re.search(r"^compiled step +runs, largest difference (0|\d\.\de-\d\d) in floats$", shown, re.MULTILINE)
     for rows in (1, 8):
         assert re.search(rf"^ +batch of {rows}: [\d.]+ ms as published, [\d.]+ ms compiled$", shown, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (SIZES["nemo-transducer"], "decoder and joiner: compiled"),
+        ({"hidden": 64}, "decoder and joiner: as published, the joiner is not a linear layer after ReLU or tanh"),
+    ],
+    ids=["exported", "another joiner"],
+)
+def test_it_is_shown_whether_the_search_of_a_transducer_is_compiled(probe, changes, line):
+    code, found = checked(probe("nemo-transducer", **changes).folder)
+    assert code == 0
+    assert re.search(rf"^ +{re.escape(line)}$", "\n".join(lines(found)), re.MULTILINE)
 
 
 def test_without_a_compiled_step_nothing_is_compared(exported, probe, monkeypatch):

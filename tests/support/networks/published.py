@@ -14,6 +14,7 @@ from model.published.greedy_search import GreedySearch
 from model.published.published_model import PublishedModel
 from server.tools.sherpa import FACTORIES, is_buffered, silence_of
 from tests.support.needs import need_package
+from tests.support.networks.compiled import SIZES
 from tests.support.networks.folders import process_folder
 from tests.support.networks.probes import KINDS, make_probe
 from tests.support.networks.probes.tokens import TAGS
@@ -33,6 +34,8 @@ VARIANTS = {
     "two-lstm-layers": ("nemo-transducer", {"pred_rnn_layers": 2, "pred_hidden": 24}),
     **{name: ("nemo-transducer", NEMOTRON | steps) for name, steps in STEPS.items()},
     "nemotron-languages": ("nemo-transducer", PROMPTED | {"window": 41, "shift": 32, "seed": 3}),
+    "nemo-exported": ("nemo-transducer", SIZES["nemo-transducer"]),
+    "zipformer-exported": ("zipformer2-transducer", SIZES["zipformer2-transducer"]),
     "zipformer-chinese": ("zipformer2-ctc", {"tokens": "chinese"}),
     "buffered-1120": ("nemo-buffered-transducer", {"chunk": 7, "right": 7, "data": "encoder.weights"}),
     "buffered-unnormalized": ("nemo-buffered-transducer", {"normalize_type": "", "left": 14}),

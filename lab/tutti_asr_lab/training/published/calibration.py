@@ -31,7 +31,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """Samples of a product's inputs, on this axis: values, and whole rows (K,)."""
 
     axis: int
@@ -39,6 +39,7 @@ class _Seen:
     rows: list[Floats] = field(default_factory=list)
 
     def add(self, x: Floats, dice: np.random.Generator) -> None:
+        """Add samples of inputs, drawn at random."""
         flat = np.moveaxis(x, self.axis, -1).reshape(-1, x.shape[self.axis])
         self.values.append(flat.reshape(-1)[dice.integers(0, flat.size, VALUES)])
         if len(self.rows) < MOST_ROWS:
@@ -89,7 +90,7 @@ def calibrate(
     recordings: Sequence[NDArray[np.int16]],
     progress: Callable[[int], None],
 ) -> list[Calibrated]:
-    """Run recordings through a model in floats and return its products, the noisiest first.
+    """Run recordings through a model in floats and return its products.
 
     `network`: of the model. `progress` is called with the number of finished recordings. Raises: PublishedModelError if
     no recording has a complete window.
@@ -98,7 +99,7 @@ def calibrate(
     products = products_of(source, network.compiled.linears)
     inputs = list(dict.fromkeys(product.source for product in products))
     graph = Graph.of(model.graph.path, source, inputs)
-    seen = {product.source: _Seen(product.axis) for product in products}
+    seen = {product.source: Seen(product.axis) for product in products}
     dice = np.random.default_rng(1)
     longest_first = sorted(recordings, key=len, reverse=True)
     for first in range(0, len(longest_first), STREAMS):
@@ -109,8 +110,7 @@ def calibrate(
         progress(first + len(group))
     if not all(each.values for each in seen.values()):
         raise PublishedModelError("the recordings are too short for a step of the model; give longer ones")
-    calibrated = [_calibrated(product.linear, seen[product.source]) for product in products]
-    return sorted(calibrated, key=lambda each: each.snr_db)
+    return [calibrated(product.linear, seen[product.source]) for product in products]
 
 
 def _run(
@@ -153,7 +153,8 @@ def _feeds(graph: Graph, contract: Contract, window: Any, states: Sequence[NDArr
     return feeds
 
 
-def _calibrated(linear: Linear, seen: _Seen) -> Calibrated:
+def calibrated(linear: Linear, seen: Seen) -> Calibrated:
+    """Return a product with the scale that its samples give."""
     values = np.concatenate(seen.values)
     low, high = np.percentile(values, [100 - PERCENTILE, PERCENTILE])
     scale = Scale.of(float(low), float(high))

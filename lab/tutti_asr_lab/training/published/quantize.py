@@ -26,6 +26,7 @@ from model.published.published_model import PublishedModel
 from model.published.rows import searched
 from model.published.scales import Scales, digest_of_weights
 from tutti_asr_lab.training.published.calibration import calibrate
+from tutti_asr_lab.training.published.search_calibration import calibrate_search
 
 MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats
 MORE_ERRORS = 0.005  # that the 8-bit text may have against transcripts, as a word error rate, if more words differ
@@ -104,13 +105,17 @@ def quantize(
     )
     _check_sound(pcm, model.config.sample_rate)
     counted = _counter(len(pcm), announce)
-    candidates = calibrate(model, network, pcm, counted)
-    names = [linear.name for linear in network.compiled.linears]
-    chosen = [each for each in candidates if each.name != names[-1]]  # rounding the outputs reaches the scores directly
+    announce("running the model in floats")
+    in_floats = log_probs_of(model, pcm)
+    expected = _outcome(model, in_floats)
+    products = [*calibrate(model, network, pcm, counted), *calibrate_search(model, in_floats)]
+    candidates = sorted(products, key=lambda each: each.snr_db)
+    layers = [linear.name for linear in network.compiled.linears]
+    names = list(dict.fromkeys([*layers, *(product.name for product in products)]))
+    outputs = layers[-1] if model.transducer is None else ""  # rounding them reaches the scores directly
+    chosen = [each for each in candidates if each.name != outputs]
     if not chosen:
         raise PublishedModelError(f"{model.graph.path.name} has no products that could be quantized")
-    announce("running the model in floats")
-    expected = _outcome(model, recordings)
     released = _released_text(model, recordings, expected, announce)
     files = model.files.digest()
     weights = {each.name: digest_of_weights(each.linear.weight) for each in candidates}
@@ -124,7 +129,7 @@ def quantize(
         scales = Scales(files, chosen_scales, weights)
         quantized = PublishedModel.of(model.files, Device("cpu"), scales=scales, in_floats=True)
         announce(f"comparing texts with {len(kept)} of {len(names)} products in 8-bit integers")
-        report = _report(recordings, expected, _outcome(quantized, recordings))
+        report = _report(recordings, expected, _outcome(quantized, log_probs_of(quantized, pcm)))
         report |= {"products": len(kept), "of": len(names), "seconds": round(seconds, 1)}
         report |= {"least_snr_db": round(kept[0].snr_db, 1), **released}
         left_out = [name for name in names if name not in chosen_scales]
@@ -161,8 +166,7 @@ class _Outcome:
     texts: Sequence[str]
 
 
-def _outcome(model: PublishedModel, recordings: Sequence[Spoken]) -> _Outcome:
-    outputs = log_probs_of(model, [recording.pcm for recording in recordings])
+def _outcome(model: PublishedModel, outputs: Sequence[NDArray[np.float32]]) -> _Outcome:
     decoder = decoder_of(model.facts, decoder="greedy")
     texts = []
     for frames in outputs:
@@ -182,7 +186,7 @@ def _released_text(
         return {}
     announce(f"running {model.graph.path.name} as released")
     as_released = PublishedModel.of(model.files, Device("cpu"), rewriting="off")
-    texts = _outcome(as_released, recordings).texts
+    texts = _outcome(as_released, log_probs_of(as_released, [recording.pcm for recording in recordings])).texts
     different = sum((score(one, other) for one, other in zip(texts, floats.texts, strict=True)), start=Score())
     announce(f"  the same weights in floats: word error rate {different.wer:.2%} to its text")
     return {"wer_of_floats_to_released": round(different.wer, 6)}

@@ -16,6 +16,7 @@ from model.published.published_model import PublishedModel
 from model.published.rows import check_rows
 from model.published.scales import FILE
 from server.cli import app
+from tests.support.networks.compiled import SEARCH, SIZES
 from tests.support.networks.probes import make_probe
 from tutti_asr_lab.training.published import quantize as tool
 
@@ -195,6 +196,21 @@ def test_a_released_file_in_8_bits_is_a_source_of_weights(published, tmp_path):
     assert "wer_of_floats_to_released" in json.loads((folder / FILE).read_text())["report"]
     model = PublishedModel.load(folder, device="cpu")
     assert model.scales is not None
+    assert check_rows(model, model.tokens.blank).dependent_bits == ()
+
+
+@pytest.mark.parametrize("kind", ["nemo-transducer", "zipformer2-transducer"])
+def test_scales_of_a_transducer_include_its_decoder_and_joiner(kind: str, tmp_path: Path) -> None:
+    make_probe(kind, tmp_path, **SIZES[kind])
+    done = run(tmp_path, "--audio", SAMPLES / "demo.flac", "--force")
+    assert done.exit_code == 0, done.output
+    document = json.loads((tmp_path / FILE).read_text())
+    named = [name for name in (*document["products"], *document["left_out"]) if name.startswith(SEARCH)]
+    expected = {"nemo-transducer": 7, "zipformer2-transducer": 3}
+    assert len(named) == len(set(named)) == expected[kind]
+    assert "joiner scores" in named
+    model = PublishedModel.load(tmp_path, device="cpu")
+    assert model.graph_search == ""
     assert check_rows(model, model.tokens.blank).dependent_bits == ()
 
 

@@ -45,6 +45,7 @@ class FastConformer:
     deviation: float = 4.0
     pred_rnn_layers: int = 1  # these two only for the transducer
     pred_hidden: int = 16
+    exported: bool = False  # decoder and joiner as NeMo exports them; else signs in the weights end bursts of symbols
 
     @property
     def frames(self):

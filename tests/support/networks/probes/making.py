@@ -145,6 +145,11 @@ def calibrate(models, states, kind, spec, blank):
         outputs = [output.transpose(0, 2, 1) for output in outputs]
     frames = np.concatenate(outputs, axis=1)[0]  # (T, D)
     joiner = models["joiner"]
+    if getattr(spec, "exported", False):
+        history = transducers.histories(sessions["decoder"], blank, len(constant(joiner, "bias")), new=False)
+        scores = transducers.scores(sessions["joiner"], frames, history)
+        set_constant(joiner, "bias", biases(scores, blank, transducers.BLANK_SHARES[kind]))
+        return
     beat = constant(joiner, "beat")
     spoken = frames[: len(frames) * 2 // 3] @ beat  # without the quiet end
     set_constant(joiner, "beat", beat * 8 / spoken.std())

@@ -31,12 +31,18 @@ def write_zipformer2(graphs, spec, vocabulary):
     """The three graphs of a zipformer2-transducer: their metadata by role."""
     zipformer.write_frames(graphs["encoder"], spec)
     size = spec.joiner_dim
-    write_stateless(graphs["decoder"], spec, vocabulary)
+    if spec.exported:
+        write_exported_stateless(graphs["decoder"], spec, vocabulary)
+    else:
+        write_stateless(graphs["decoder"], spec, vocabulary)
     joiner = graphs["joiner"]
     frame = joiner.input("encoder_out", ["N", size])
     history = joiner.input("decoder_out", ["N", size])
     head = Head(vocabulary, 0, own=8.0, gate=2.0)
-    logits = joined(joiner, (frame, size), (history, size), (frame, history), head)
+    if spec.exported:
+        logits = scored(joiner, joiner("Tanh", joiner("Add", frame, history)), size, vocabulary)
+    else:
+        logits = joined(joiner, (frame, size), (history, size), (frame, history), head)
     joiner.output(logits, "logit", ["N", vocabulary])
     return {
         "encoder": spec.metadata("streaming zipformer2"),
@@ -57,6 +63,25 @@ def write_stateless(graph, spec, vocabulary):
         graph("Tanh", graph("ReduceSum", placed, [1], keepdims=0)), size, size, scale=1.5 * size**-0.5
     )
     graph.output(output, "decoder_out", ["N", size])
+
+
+def write_exported_stateless(graph, spec, vocabulary):
+    """Write icefall's decoder: a convolution of the embeddings in groups of four channels, ReLU, and a projection."""
+    size, context, group = spec.joiner_dim, spec.context_size, 4
+    symbols = graph.input("y", ["N", context], "int64")
+    known = graph("Unsqueeze", graph("Cast", graph("GreaterOrEqual", symbols, np.int64(0)), to=FLOAT), [2])
+    embedded = graph("Gather", graph.weight(vocabulary, size, scale=1.0), graph("Max", symbols, np.int64(0)))
+    embedded = graph("Transpose", graph("Mul", embedded, known), perm=[0, 2, 1])
+    kernel = graph.weight(size, group, context, scale=(group * context) ** -0.5)
+    mixed = graph("Conv", embedded, kernel, kernel_shape=[context], group=size // group)
+    mixed = graph("Squeeze", graph("Relu", graph("Transpose", mixed, perm=[0, 2, 1])), [1])
+    graph.output(scored(graph, mixed, size, size, "projected", scale=0.7), "decoder_out", ["N", size])
+
+
+def scored(graph, x, size, results, name="bias", *, scale=3):
+    """Apply a Linear to (N, size), as it is exported for matrices: a Gemm with transposed weights."""
+    weight = graph.weight(results, size, scale=scale * size**-0.5)
+    return graph("Gemm", x, weight, graph.constant(np.zeros(results), name), transB=1)
 
 
 def joined(graph, frame, history, projected, head):
@@ -100,7 +125,14 @@ def write_nemo(graphs, spec, vocabulary, encoder=fastconformer):
         joiner.linear(history, inner, size, scale=2 * inner**-0.5),
     )
     head = Head(vocabulary, vocabulary - 1, own=3.5, gate=6.0)  # a frame may have ten symbols: the sign ends them
-    logits = joined(joiner, (frames, size), (history, inner), projected, head)
+    if spec.exported:
+        projected = [joiner("Add", each, joiner.weight(size, scale=0.1)) for each in projected]
+        active = joiner("Relu", joiner("Add", *projected))
+        scores = joiner.linear(active, size, vocabulary, scale=3 * size**-0.5)
+        scores = joiner("Add", joiner.constant(np.zeros(vocabulary), "bias"), scores)
+        logits = joiner("LogSoftmax", scores, axis=-1)
+    else:
+        logits = joined(joiner, (frames, size), (history, inner), projected, head)
     joiner.output(logits, "outputs", ["N", "T", "U", vocabulary])
     layers = {"pred_rnn_layers": spec.pred_rnn_layers, "pred_hidden": inner}
     return {"encoder": spec.metadata(vocabulary) | layers, "decoder": {}, "joiner": {}}
@@ -119,10 +151,10 @@ def write_lstm(graph, spec, vocabulary):
     for index in range(layers):
         before = [graph.slice(state, index, index + 1, 0) for state in given]
         inward, backward = (graph.weight(1, 4 * size, size, scale=2 * size**-0.5) for _ in range(2))
-        bias = np.zeros((1, 8 * size), np.float32)
+        bias = graph.weight(1, 8 * size, scale=0.1) if spec.exported else np.zeros((1, 8 * size), np.float32)
         sequence, *after = graph("LSTM", x, inward, backward, bias, "", *before, outputs=3, hidden_size=size)
         x = graph("Squeeze", sequence, [1])
-        if index == layers - 1:
+        if index == layers - 1 and not spec.exported:
             after[0] = with_turn(graph, after[0], before[0])
             x = after[0]
         for states, value in zip(following, after, strict=True):
@@ -141,15 +173,21 @@ def with_turn(graph, after, before):
     return graph("Concat", turned, graph.slice(after, 1, np.iinfo(np.int64).max, 2), axis=2)
 
 
-def histories(session, blank, vocabulary, count=200, seed=0):
-    """Return outputs (count, D) of a prediction network: after random symbols, of an LSTM those of new streams."""
-    inputs = session.get_inputs()
+def histories(session, blank, vocabulary, count=200, seed=0, *, new=True):
+    """Return outputs (count, D) of a prediction network: after random symbols, of an LSTM those of new streams.
+
+    With `new` false, those of an LSTM are after random symbols and states, too.
+    """
+    inputs, dice = session.get_inputs(), np.random.default_rng(seed)
     if len(inputs) == 1:
-        symbols = np.random.default_rng(seed).integers(0, vocabulary, (count, inputs[0].shape[1]))
+        symbols = dice.integers(0, vocabulary, (count, inputs[0].shape[1]))
         return session.run(None, {inputs[0].name: symbols})[0]
     layers, _, size = inputs[2].shape
-    states = np.zeros((layers, count, size), np.float32)
-    values = [np.full((count, 1), blank, np.int32), np.ones(count, np.int32), states, states]
+    symbols, states = np.full((count, 1), blank, np.int32), np.zeros((2, layers, count, size), np.float32)
+    if not new:
+        symbols = dice.integers(0, blank, (count, 1)).astype(np.int32)
+        states = dice.uniform(-0.7, 0.7, states.shape).astype(np.float32)
+    values = [symbols, np.ones(count, np.int32), *states]
     return session.run(None, {entry.name: value for entry, value in zip(inputs, values, strict=True)})[0][:, :, 0]
 
 

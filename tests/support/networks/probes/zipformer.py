@@ -60,6 +60,7 @@ class Zipformer:
     feature: str = ""
     joiner_dim: int = 24  # these two only for the transducer
     context_size: int = 2
+    exported: bool = False  # decoder and joiner as icefall exports them
 
     @property
     def embedded(self):

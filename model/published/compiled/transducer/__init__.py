@@ -1,0 +1,1 @@
+"""The compiled decoder and joiner of transducers."""
