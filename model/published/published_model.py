@@ -118,7 +118,8 @@ class PublishedModel:
             width, frames = shape if contract.recurrent else shape[::-1]
             frames = frames if contract.kept is None else contract.kept[1]
         else:
-            step, graph = network.step(scales), network.graph
+            packed = None if scales is None else network.packed(files, scales)
+            step, graph = network.step(scales, packed), network.graph
             shape, least = step.result_shape, 1
             frames, width = shape
             digest = (Scales(digest, {}, {}) if scales is None else scales).digest

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,8 @@ from model.lm.cache import cache_dirs
 from model.machine.compiled import source_digest
 from model.machine.instructions import instruction_set
 from model.published.compiled.fastconformer.network import FastConformer
-from model.published.compiled.linears import Linear, with_scales
+from model.published.compiled.linears import Linear, pack, with_scales
+from model.published.compiled.packed import SUFFIX, PackedWeights, packed_at
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract, expected_inputs
@@ -54,8 +56,8 @@ class CompiledNetwork(Protocol):
         """Linear layers, without scales."""
         ...
 
-    def step(self, linears: Sequence[Linear]) -> CompiledStep:
-        """Return the step with these layers, in the same order."""
+    def step(self, linears: Sequence[Linear], packed: PackedWeights | None = None, /) -> CompiledStep:
+        """Return the step with these layers, in the same order; of those that are `packed`, no weights are read."""
         ...
 
 
@@ -102,9 +104,24 @@ class PublishedNetwork:
         source = source.with_sizes([shape for _, shape in expected_inputs(contract)])
         return cls(graph, source, contract, READERS[contract.kind](source, graph, contract))
 
-    def step(self, scales: Scales | None = None) -> CompiledStep:
-        """Return the step: in floats, or with the products of `scales` in 8-bit integers. Raises: ValueError."""
-        return self.compiled.step(with_scales(self.compiled.linears, scales))
+    def step(self, scales: Scales | None = None, packed: PackedWeights | None = None) -> CompiledStep:
+        """Return the step: in floats, or with the products of `scales` in 8-bit integers. Raises: ValueError.
+
+        `packed`: the layers, packed with these scales.
+        """
+        return self.compiled.step(with_scales(self.compiled.linears, scales, packed), packed)
+
+    def packed(self, files: PublishedFiles, scales: Scales) -> PackedWeights | None:
+        """Return the layers packed with these scales in a file next to the graph, or in the cache, if one is writable.
+
+        None for a network that packs its layers in another form. The file is written where there is none yet.
+        """
+        if not self.contract.kind.startswith("nemo"):
+            return None
+        key = hashlib.sha256(f"{scales.digest} {source_digest()}".encode()).hexdigest()[:16]
+        places = [folder / f"{files.network.name}-{key}{SUFFIX}" for folder in cache_dirs(files.network)]
+        scaled = (with_scales([linear], scales)[0] for linear in self.compiled.linears)
+        return packed_at(places, ((linear.name, linear.scale, partial(pack, linear)) for linear in scaled))
 
     def compared(self, files: PublishedFiles) -> Verdict:
         """Compare the step in floats with the graph over speech."""

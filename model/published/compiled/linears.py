@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.int8 import kernels as int8_kernels
-from model.int8.memory import KeptArrays
-from model.int8.product import COLUMNS, DEPTH, PANEL_SUMS, first_sums, multiply, packed
+from model.int8.memory import ALIGNED, KeptArrays
+from model.int8.product import COLUMNS, DEPTH, PANEL_SUMS, first_sums, multiply
+from model.int8.product import packed as packed_product
 from model.int8.product_table import limits_of
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import LANES
 from model.machine.compiled import compiled, int64_at
 from model.published.compiled import kernels
 from model.published.compiled.float_product import float_product
+from model.published.compiled.packed import PackedWeights
 from model.published.scales import Scale, Scales, digest_of_weights, quantized_weights
 
 Floats = NDArray[np.float32]
@@ -43,8 +45,10 @@ class Linear:
     scale: Scale | None = None
 
 
-def with_scales(linears: Sequence[Linear], scales: Scales | None) -> list[Linear]:
-    """Return the layers with the scales of their weights, if there are any."""
+def with_scales(linears: Sequence[Linear], scales: Scales | None, packed: PackedWeights | None = None) -> list[Linear]:
+    """Return the layers with the scales of their weights, if there are any, or those that they are packed with."""
+    if packed is not None:
+        return [replace(linear, scale=packed.scale(linear.name)) for linear in linears]
     by_weights = {} if scales is None else scales.by_weights
     if not by_weights:
         return list(linears)
@@ -59,12 +63,38 @@ class Scratch(NamedTuple):
     hidden: int
 
 
+def pack(linear: Linear) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a layer as the table has them: `weight`, `bias`, and more with a scale."""
+    outputs = linear.weight.shape[1]
+    columns = -(-outputs // COLUMNS) * COLUMNS
+    bias = np.zeros(columns, np.float32)
+    bias[:outputs] = linear.bias
+    if linear.scale is None:
+        return {"weight": np.asarray(linear.weight, np.float32), "bias": bias}
+    weights, steps = quantized_weights(linear.weight)
+    scale = linear.scale
+    product = QuantizedProduct(np.ascontiguousarray(weights.T), steps, linear.bias, scale.step, scale.zero)
+    multiplier = np.zeros(columns, np.float32)
+    multiplier[:outputs] = steps * np.float32(scale.step)
+    return {
+        "weight": packed_product(product),
+        "first": first_sums(product),
+        "multiplier": multiplier,
+        "bias": bias,
+        "limits": limits_of(scale.step, scale.zero),
+    }
+
+
 class LinearTable:
     """Packed layers; `address` is that of the table, whose row i is layer i."""
 
-    def __init__(self, linears: Sequence[Linear], *, rows: int) -> None:
-        """Pack layers for products of at most `rows` rows. Raises: ValueError for a width not a multiple of 16."""
-        self._arrays = KeptArrays()
+    def __init__(self, linears: Sequence[Linear], *, rows: int, packed: PackedWeights | None = None) -> None:
+        """Pack layers for products of at most `rows` rows, or use those of a file where they lie.
+
+        Raises: ValueError for a width not a multiple of 16.
+        """
+        self._arrays, self._packed = KeptArrays(), packed
+        self._lying: list[NDArray[Any]] = []  # arrays that are used where they lie
         self._offsets: dict[int, int] = {}
         self._rows = rows
         self._widest = [max(linear.weight.shape[axis] for linear in linears) for axis in (0, 1)]
@@ -73,7 +103,7 @@ class LinearTable:
     @property
     def weight_bytes(self) -> int:
         """Size of the packed layers in bytes."""
-        return self._arrays.nbytes
+        return self._arrays.nbytes + sum(each.nbytes for each in self._lying)
 
     @property
     def scratch_bytes(self) -> tuple[int, int, int]:
@@ -86,28 +116,18 @@ class LinearTable:
         inputs, outputs = linear.weight.shape
         if inputs % LANES or outputs % LANES:
             raise ValueError(f"{linear.name}: sizes {inputs} and {outputs} are not multiples of {LANES}")
+        parts = None if self._packed is None else self._packed.parts(linear.name)
+        at = {name: self._address(part) for name, part in (pack(linear) if parts is None else parts).items()}
         panels = -(-outputs // COLUMNS)
-        bias = np.zeros(panels * COLUMNS, np.float32)
-        bias[:outputs] = linear.bias
-        last = [self._row_offsets(inputs), inputs, outputs // LANES]
-        if linear.scale is None:
-            weight = self._arrays.keep(np.asarray(linear.weight, np.float32))
-            return [weight, inputs // DEPTH, panels, 0, 0, self._arrays.keep(bias), 0, *last]
-        weights, steps = quantized_weights(linear.weight)
-        scale = linear.scale
-        product = QuantizedProduct(np.ascontiguousarray(weights.T), steps, linear.bias, scale.step, scale.zero)
-        multiplier = np.zeros(panels * COLUMNS, np.float32)
-        multiplier[:outputs] = steps * np.float32(scale.step)
-        return [
-            self._arrays.keep(packed(product)),
-            inputs // DEPTH,
-            panels,
-            self._arrays.keep(first_sums(product)),
-            self._arrays.keep(multiplier),
-            self._arrays.keep(bias),
-            self._arrays.keep(limits_of(scale.step, scale.zero)),
-            *last,
-        ]
+        places = [at.get(name, 0) for name in ("first", "multiplier", "bias", "limits")]
+        return [at["weight"], inputs // DEPTH, panels, *places, self._row_offsets(inputs), inputs, outputs // LANES]
+
+    def _address(self, part: NDArray[Any]) -> int:
+        """Return the address of an aligned array that does not change, or of a copy."""
+        if part.flags.writeable or not part.flags.c_contiguous or part.ctypes.data % ALIGNED:
+            return self._arrays.keep(part)
+        self._lying.append(part)
+        return int(part.ctypes.data)
 
     def _row_offsets(self, width: int) -> int:
         if width not in self._offsets:

@@ -57,7 +57,8 @@ class CompiledStates:
         self.stride = -(-len(fresh) // ALIGNED) * ALIGNED
         self.slab = aligned(capacity * self.stride).reshape(capacity, self.stride)
         self._fresh = fresh
-        self.slab[:, : self.state_bytes] = fresh
+        if fresh.any():  # else memory of slots that were never used is not touched
+            self.slab[:, : self.state_bytes] = fresh
 
     def reset(self, slot: int) -> None:
         """Set the slot's state to that of a new stream."""

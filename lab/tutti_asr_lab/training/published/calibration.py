@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 from model.published.compiled.compiling import PublishedNetwork
+from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
 from model.published.contracts import Contract
 from model.published.features import windows_of
@@ -19,12 +20,15 @@ from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.scales import Scale, digest_of_weights, quantized_weights
+from tutti_asr_lab.training.published.layered import encode
 
 STREAMS = 8  # recordings that are run in one batch
 PERCENTILE = 99.99  # of inputs: rarer ones are clipped
 VALUES = 256  # values of a product's input that are kept from each batch
 ROWS = 2  # rows of a product's input that are kept from each batch, for the noise
 MOST_ROWS = 256
+SAMPLED = 8  # rows of a whole recording that are sampled as one batch is
+TOO_SHORT = "the recordings are too short for a step of the model; give longer ones"
 LEAST_SIZE = 32  # inputs and outputs: smaller products gain nothing
 
 Floats = NDArray[np.float32]
@@ -95,6 +99,8 @@ def calibrate(
     `network`: of the model. `progress` is called with the number of finished recordings. Raises: PublishedModelError if
     no recording has a complete window.
     """
+    if isinstance(network.compiled, FastConformer):
+        return _calibrate_layers(model, network.compiled, recordings, progress)
     source = fold_shapes(network.source)
     products = products_of(source, network.compiled.linears)
     inputs = list(dict.fromkeys(product.source for product in products))
@@ -109,8 +115,44 @@ def calibrate(
                 seen[name].add(x, dice)
         progress(first + len(group))
     if not all(each.values for each in seen.values()):
-        raise PublishedModelError("the recordings are too short for a step of the model; give longer ones")
+        raise PublishedModelError(TOO_SHORT)
     return [calibrated(product.linear, seen[product.source]) for product in products]
+
+
+def _calibrate_layers(
+    model: PublishedModel,
+    network: FastConformer,
+    recordings: Sequence[NDArray[np.int16]],
+    progress: Callable[[int], None],
+) -> list[Calibrated]:
+    """Calibrate layer by layer, so that no more than the weights of a layer are in use at a time."""
+    seen, dice = {linear.name: Seen(-1) for linear in network.linears}, np.random.default_rng(1)
+    windows = [found for pcm in recordings if len(found := _windows(model, pcm))]
+    if not windows:
+        raise PublishedModelError(TOO_SHORT)
+
+    def observe(name: str, x: Floats) -> None:
+        for first in range(0, len(x), SAMPLED):
+            seen[name].add(x[first : first + SAMPLED], dice)
+
+    prompts = model.contract.prompts
+    language = 0 if prompts is None else prompts.automatic
+    encoded = encode(network.weights, windows, observe, language)
+    if network.weights.head is not None:
+        for x in encoded:
+            observe(network.weights.head.name, x)
+    progress(len(recordings))
+    wide = [linear for linear in network.linears if min(linear.weight.shape) >= LEAST_SIZE]
+    return [calibrated(linear, seen[linear.name]) for linear in wide]
+
+
+def _windows(model: PublishedModel, pcm: NDArray[np.int16]) -> Floats:
+    """Return the complete windows of a recording, (W, L, bins)."""
+    streams, size, slot = windows_of(model.config, model.contract.fbank, capacity=1), model.config.step_samples, [0]
+    steps = np.zeros((-(-len(pcm) // size), size), np.int16)
+    steps.reshape(-1)[: len(pcm)] = pcm
+    windows = [streams.push(np.array(slot), step[np.newaxis])[1] for step in steps]
+    return np.concatenate(windows) if windows else np.zeros((0, 1, 1), np.float32)
 
 
 def _run(

@@ -16,6 +16,7 @@ from model.published.compiled.fastconformer import step as compiled
 from model.published.compiled.fastconformer.plan import BORDER, Constants, Dimensions, Fields, Plan, Work
 from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, halved, read_weights
 from model.published.compiled.linears import Linear, LinearTable, Scratch
+from model.published.compiled.packed import PackedWeights
 from model.published.contracts import Contract
 from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
@@ -43,15 +44,17 @@ class FastConformer:
         layers = (linear for layer in weights.layers for linear in layer.linears)
         return [*weights.subsampling, *layers, *weights.prompt, *head]
 
-    def step(self, linears: Sequence[Linear]) -> FastConformerStep:
+    def step(self, linears: Sequence[Linear], packed: PackedWeights | None = None, /) -> FastConformerStep:
         """Return the compiled step with these linear layers, in the order of `linears`."""
-        return FastConformerStep(self.weights, linears)
+        return FastConformerStep(self.weights, linears, packed)
 
 
 class FastConformerStep:
     """The packed network; implements `CompiledStep` by structure."""
 
-    def __init__(self, weights: FastConformerWeights, linears: Sequence[Linear]) -> None:
+    def __init__(
+        self, weights: FastConformerWeights, linears: Sequence[Linear], packed: PackedWeights | None = None
+    ) -> None:
         sizes = weights.sizes
         self._sizes = sizes
         self._arrays = KeptArrays()  # their addresses are in the plan
@@ -59,8 +62,9 @@ class FastConformerStep:
         self.result_shape: tuple[int, ...] = (sizes.frames, sizes.outputs)
         place_rows = halved(sizes.window, 2) * halved(sizes.bins, 2)
         self._halves = any(linear.scale is not None for linear in linears)  # then floats are not exact anyway
-        self._subsampling = LinearTable(linears[:3], rows=max(place_rows, self.block * sizes.frames))
-        self._linears = LinearTable(linears[3:], rows=self.block * sizes.frames)
+        rows = self.block * sizes.frames
+        self._subsampling = LinearTable(linears[:3], rows=max(place_rows, rows), packed=packed)
+        self._linears = LinearTable(linears[3:], rows=rows, packed=packed)
         self._plan = Plan(self._dimensions(weights), self._constants(weights), self._fields())
         self._offsets, self.work_bytes = self._work_offsets()
         self._works: dict[int, Work] = {}

@@ -224,7 +224,7 @@ def _convolution(node: Node, weight: Floats, bias: Floats | None) -> Part:
     outputs = len(weight)
     offset = np.zeros(outputs, np.float32) if bias is None else bias
     if all(size == 1 for size in weight.shape[2:]):
-        return Part("product", np.ascontiguousarray(weight.reshape(outputs, -1).T), offset)
+        return Part("product", weight.reshape(outputs, -1).T, offset)
     taps = np.ascontiguousarray(weight.reshape(outputs, -1).T)  # (taps, C)
     if weight.shape[1] != 1 or any(size != 1 for size in node.attributes.get("dilations", ())):
         raise PublishedModelError(f"a convolution has weights of shape {weight.shape}")
@@ -277,7 +277,7 @@ def _following_bias(graph: OnnxGraph, node: Node, width: int) -> Floats:
 
 
 def _linear(name: str, part: Part) -> Linear:
-    return Linear(name, np.ascontiguousarray(part.weight, np.float32), np.asarray(part.bias, np.float32))
+    return Linear(name, np.asarray(part.weight, np.float32), np.asarray(part.bias, np.float32))
 
 
 def _padded(head: Part) -> Part:
