@@ -12,19 +12,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from batching.batcher import Policy
 from batching.engine import Engine
 from batching.slot_model import SlotModel
 from batching.thread.step_token import StepToken
 from model.description import ModelDescription
-from model.facts import AcousticModel
+from model.facts import AcousticModel, ModelFacts
+from server.configuration.variables import spelled
+from server.errors import SettingsError
 from server.operations.dependent_rows import warn_of_dependent_rows
+from server.operations.process import free_memory
 from server.recognition.engines import Deliver, MakeEngine, on_loop
 from server.recognition.session_options import MAX_BACKLOG_S
 from server.settings import Settings
 
 TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
+GIB = 2**30
 FLUSHES = 8  # that may wait in a queue on top of the audio
+
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.engine_source")
 
 
 class BatchedModel(Protocol):
@@ -48,6 +57,7 @@ class EnginePlan:
     policy: Policy
     max_queued: int  # steps of a stream
     step_s: float
+    fixed: bool = False  # whether the number of streams is a setting
 
     @classmethod
     def of(cls, settings: Settings, config: ModelDescription, name: str, step_samples: int | None = None) -> EnginePlan:
@@ -64,11 +74,33 @@ class EnginePlan:
             policy=Policy(settings.policy),
             max_queued=math.ceil(longest_s * config.sample_rate / step_samples) + flushes,
             step_s=step_samples / config.sample_rate,
+            fixed=settings.max_streams != "auto",
         )
 
     def slots_of(self, model: BatchedModel) -> SlotModel:
-        """Return a model with slots of these sizes. Allocates every stream's state."""
-        return model.slots(capacity=self.capacity, largest=self.largest, tile_rows=self.tile_rows)
+        """Return a model with slots of these sizes. Allocates every stream's state. Raises: SettingsError."""
+        free_bytes = free_memory()
+        slots = model.slots(capacity=self.capacity, largest=self.largest, tile_rows=self.tile_rows)
+        facts = getattr(model, "facts", None)  # the voice-activity model has none
+        if not isinstance(facts, ModelFacts) or facts.device.type == "cpu":
+            self.check_memory(slots.state_bytes, free_bytes)
+        return slots
+
+    def check_memory(self, state_bytes: int, free_bytes: int) -> None:
+        """Check that memory is enough for all states. Raises: SettingsError if the number of streams is a setting.
+
+        Otherwise a warning is logged: fewer streams than there are slots may be open at a time.
+        """
+        fitting = free_bytes // max(1, state_bytes)
+        if self.capacity <= fitting:
+            return
+        needed, free = (f"{size / GIB:.1f} GiB" for size in (self.capacity * state_bytes, free_bytes))
+        if self.fixed:
+            raise SettingsError(
+                f"{self.name}: {self.capacity} states of {state_bytes / 2**20:.1f} MiB, for live streams, uploads and "
+                f"forks, need {needed}, but {free} of memory are free; lower {spelled('max_streams')}, or add memory"
+            )
+        _log.warning("memory is enough for fewer streams than slots", model=self.name, streams=fitting, free=free)
 
 
 class EngineSource(Protocol):

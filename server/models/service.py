@@ -41,6 +41,7 @@ from server.recognition.request import (
     GRAMMAR,
     RECEIPT,
     REDACT,
+    RESUMABLE,
     REWIND,
     Feature,
     Request,
@@ -53,7 +54,7 @@ from server.recognition.session_options import Finals, Limits, SessionOptions
 from server.recognition.turn_questions import TurnQuestions
 from server.recognition.whisper.timed_pass import TimedPass
 from server.recognition.whisper.whisper_decoder import WhisperDecoder
-from server.resume.tickets import TicketService, read_keys
+from server.resume.tickets import MOST_STATE_BYTES, TicketService, read_keys
 from server.settings import Settings
 from server.text.redaction_kinds import number_language
 
@@ -188,6 +189,12 @@ class ModelService:
             lacking[REWIND] = (
                 f"rewind: model {self.name!r} is not searched for key terms, which it needs: by beam search over "
                 "letters or phones, or as a transducer; leave it out"
+            )
+        state_bytes = self.recognizer.engines.state_bytes * request.options.streams
+        if state_bytes > MOST_STATE_BYTES:
+            lacking[RESUMABLE] = (
+                f"resumable: the state of a stream of model {self.name!r} has {state_bytes / 2**20:.1f} MiB, but a "
+                f"ticket holds at most {MOST_STATE_BYTES / 2**20:g} MiB; leave it out"
             )
         if number_language(self.spoken(request.options.language)) is None:
             lacking[REDACT] = (

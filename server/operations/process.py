@@ -1,4 +1,4 @@
-"""Process setup: closed stdio, RLIMIT_NOFILE, memory of large blocks, exit after a timeout, SIGHUP."""
+"""Process setup: closed stdio, RLIMIT_NOFILE, free memory, memory of large blocks, exit after a timeout, SIGHUP."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 EXIT_LOST = 70  # exit status if the engine is lost; the supervisor starts a new process. Source: sysexits.h
 M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES = -3, 4 * 2**20  # Source: mallopt(3)
@@ -31,6 +32,18 @@ def reopen_closed_stdio() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the process
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def free_memory() -> int:
+    """Return free memory in bytes: the least of the machine's and the control group's."""
+    rows = dict(row.split(":", 1) for row in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    free = int(rows["MemAvailable"].split()[0]) * 1024
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        return free
+    return min(free, limit - used)
 
 
 def files_needed(streams: int) -> int:

@@ -100,6 +100,11 @@ class Engines:
         ends = [each for each in (self._speech, self._vad) if each is not None and not each.alive]
         return str(ends[0].failure or "it was stopped") if ends else ""
 
+    @property
+    def state_bytes(self) -> int:
+        """Size of a stream's state of the speech engine in bytes, 0 until that is warm."""
+        return self._speech.state_bytes if self._speech is not None and self._warm else 0
+
     def require_warm(self) -> EngineClient:
         """Return the speech engine. Raises: ServerNotReady before the end of `start`, and once an engine has ended."""
         if self._speech is None or not self._warm:

@@ -55,18 +55,6 @@ def processor(settings: Settings) -> Iterator[Finding]:
         yield ok("processor", found)
 
 
-def free_memory() -> int:
-    """Return free memory in bytes: the least of the machine's and the control group's."""
-    rows = dict(row.split(":", 1) for row in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
-    free = int(rows["MemAvailable"].split()[0]) * 1024
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no control group, or no limit ("max")
-        return free
-    return min(free, limit - used)
-
-
 def files(settings: Settings) -> Iterator[Finding]:
     """Check the limit of open files against the number of streams; the server raises the soft limit itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

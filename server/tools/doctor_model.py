@@ -24,9 +24,10 @@ from server.app import create_app
 from server.configuration.variables import spelled
 from server.models.engine_source import TILE_ROWS, LocalEngines
 from server.models.loading import LoadedModel, load_acoustic, load_decoders, load_vad
+from server.operations.process import free_memory
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
-from server.tools.doctor_machine import GIB, free_memory
+from server.tools.doctor_machine import GIB
 
 SUMS = "SHA256SUMS"
 STEPS = 4

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from batching.thread.step_token import StepToken
 from model import checkpoint
@@ -18,6 +19,7 @@ from model.acoustic import log_probs_of
 from model.recordings import read_pcm
 from model.vad.silero import SileroVad
 from server.configuration.models_file import ModelEntry
+from server.errors import SettingsError
 from server.models.engine_source import EnginePlan, LocalEngines
 from server.models.loading import (
     VAD_WINDOW,
@@ -132,6 +134,37 @@ def test_the_plan_of_a_voice_activity_engine_has_its_own_steps() -> None:
     assert vad.max_queued > speech.max_queued
     assert speech.capacity == vad.capacity + settings.fork_slots
     assert replace(vad, step_s=speech.step_s, max_queued=speech.max_queued, capacity=speech.capacity) == speech
+
+
+MIB = 2**20
+
+
+def test_states_that_do_not_fit_into_memory_are_refused_if_the_number_of_streams_is_a_setting() -> None:
+    plan = EnginePlan.of(Settings(max_streams=100, max_uploads=2), SpellingModel().config, "model large")
+    plan.check_memory(9 * MIB, plan.capacity * 9 * MIB)
+    with pytest.raises(SettingsError) as error:
+        plan.check_memory(9 * MIB, plan.capacity * 9 * MIB - 1)
+    needed = f"{plan.capacity * 9 / 1024:.1f} GiB"
+    assert str(error.value) == (
+        f"model large: {plan.capacity} states of 9.0 MiB, for live streams, uploads and forks, need {needed}, but "
+        f"{needed} of memory are free; lower --max-streams (TUTTI_MAX_STREAMS), or add memory"
+    )
+
+
+def test_with_an_automatic_number_of_streams_a_warning_says_how_many_fit() -> None:
+    plan = EnginePlan.of(Settings(), SpellingModel().config, "model large")
+    with capture_logs() as logs:
+        plan.check_memory(MIB, plan.capacity * MIB)
+        plan.check_memory(MIB, 50 * MIB)
+    (line,) = logs
+    assert (line["event"], line["streams"]) == ("memory is enough for fewer streams than slots", 50)
+
+
+def test_the_memory_of_the_machine_is_checked_for_models_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.models.engine_source.free_memory", lambda: 100)
+    plan = EnginePlan.of(Settings(max_streams=100), SpellingModel().config, "model spelling")
+    with pytest.raises(SettingsError, match="lower --max-streams"):
+        plan.slots_of(SpellingModel())
 
 
 class SlotsAsked(Exception):

@@ -6,6 +6,7 @@ That text is sherpa-onnx's: `tests/model/published/test_parity.py`.
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -145,6 +146,22 @@ def test_a_ticket_of_the_floats_is_refused_by_the_8_bit_step_and_names_the_reaso
             refused = client.receive()
     assert (refused["type"], refused["code"]) == ("ResumeRefused", "TICKET_MODEL")
     assert "the ticket is for another model, precision, decoder or voice-activity setting" in refused.values()
+
+
+def test_a_stream_whose_state_fits_no_ticket_is_not_resumable(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "compiled nemo-ctc"
+    server, state_bytes = served(name), model(name).slots(capacity=1, largest=1).state_bytes
+    monkeypatch.setattr("server.models.service.MOST_STATE_BYTES", state_bytes)
+    with server.listen(resumable="true") as client:
+        client.finish()
+    monkeypatch.setattr("server.models.service.MOST_STATE_BYTES", state_bytes - 1)
+    with pytest.raises(InvalidStatus) as refused:
+        server.listen(resumable="true")
+    assert refused.value.response.status_code == 400
+    assert re.search(
+        r"resumable: the state of a stream of model '.*' has 0\.\d MiB, but a ticket holds at most 0\.\d+ MiB",
+        (refused.value.response.body or b"").decode(),
+    )
 
 
 @pytest.mark.parametrize("name", ["zipformer2-ctc", "nemo-ctc", "t-one-ctc", "zipformer-chinese"])

@@ -99,8 +99,6 @@ def calibrate(
     `network`: of the model. `progress` is called with the number of finished recordings. Raises: PublishedModelError if
     no recording has a complete window.
     """
-    if isinstance(network.compiled, FastConformer):
-        return _calibrate_layers(model, network.compiled, recordings, progress)
     source = fold_shapes(network.source)
     products = products_of(source, network.compiled.linears)
     inputs = list(dict.fromkeys(product.source for product in products))
@@ -119,17 +117,18 @@ def calibrate(
     return [calibrated(product.linear, seen[product.source]) for product in products]
 
 
-def _calibrate_layers(
-    model: PublishedModel,
-    network: FastConformer,
-    recordings: Sequence[NDArray[np.int16]],
-    progress: Callable[[int], None],
-) -> list[Calibrated]:
-    """Calibrate layer by layer, so that no more than the weights of a layer are in use at a time."""
+def calibrate_layers(
+    model: PublishedModel, network: FastConformer, recordings: Sequence[NDArray[np.int16]]
+) -> tuple[list[Floats], list[Calibrated]]:
+    """Run recordings layer by layer, so that no more than the weights of a layer are in use at a time.
+
+    Returns: the frames (T, D) of each recording or, with an output layer, the log-probs (T, V); the products. Raises:
+    PublishedModelError if no recording has a complete window.
+    """
     seen, dice = {linear.name: Seen(-1) for linear in network.linears}, np.random.default_rng(1)
-    windows = [found for pcm in recordings if len(found := _windows(model, pcm))]
-    if not windows:
+    if max(map(len, recordings)) < model.config.step_samples:
         raise PublishedModelError(TOO_SHORT)
+    windows = [_windows(model, pcm) for pcm in recordings]
 
     def observe(name: str, x: Floats) -> None:
         for first in range(0, len(x), SAMPLED):
@@ -137,22 +136,28 @@ def _calibrate_layers(
 
     prompts = model.contract.prompts
     language = 0 if prompts is None else prompts.automatic
-    encoded = encode(network.weights, windows, observe, language)
-    if network.weights.head is not None:
-        for x in encoded:
-            observe(network.weights.head.name, x)
-    progress(len(recordings))
+    results, head = encode(network.weights, windows, observe, language), network.weights.head
+    if head is not None:
+        for x in results:
+            observe(head.name, x)
+        symbols = network.weights.sizes.outputs
+        results = [_log_softmax((x @ head.weight + head.bias)[:, :symbols]) for x in results]
     wide = [linear for linear in network.linears if min(linear.weight.shape) >= LEAST_SIZE]
-    return [calibrated(linear, seen[linear.name]) for linear in wide]
+    return results, [calibrated(linear, seen[linear.name]) for linear in wide]
+
+
+def _log_softmax(scores: Floats) -> Floats:
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), np.float32)
 
 
 def _windows(model: PublishedModel, pcm: NDArray[np.int16]) -> Floats:
-    """Return the complete windows of a recording, (W, L, bins)."""
-    streams, size, slot = windows_of(model.config, model.contract.fbank, capacity=1), model.config.step_samples, [0]
-    steps = np.zeros((-(-len(pcm) // size), size), np.int16)
-    steps.reshape(-1)[: len(pcm)] = pcm
-    windows = [streams.push(np.array(slot), step[np.newaxis])[1] for step in steps]
-    return np.concatenate(windows) if windows else np.zeros((0, 1, 1), np.float32)
+    """Return the windows of a recording and its flush, (W, L, bins)."""
+    config, slot = model.config, np.zeros(1, np.int64)
+    streams = windows_of(config, model.contract.fbank, capacity=1)
+    steps = np.zeros((config.steps_of(len(pcm)), config.step_samples), np.int16)
+    steps.reshape(-1)[config.lead_samples :][: len(pcm)] = pcm
+    return np.concatenate([streams.push(slot, step[np.newaxis])[1] for step in steps])
 
 
 def _run(

@@ -21,11 +21,12 @@ from model.evaluation.bootstrap import report_with_intervals
 from model.evaluation.scoring import Score, score
 from model.machine.device import Device
 from model.published.compiled.compiling import PublishedNetwork, compiled_network
+from model.published.compiled.fastconformer.network import FastConformer
 from model.published.files import INT8, Rewriting, find_files
 from model.published.published_model import PublishedModel
 from model.published.rows import searched
 from model.published.scales import Scales, digest_of_weights
-from tutti_asr_lab.training.published.calibration import calibrate
+from tutti_asr_lab.training.published.calibration import Calibrated, calibrate, calibrate_layers
 from tutti_asr_lab.training.published.search_calibration import calibrate_search
 
 MOST_DIFFERENT = 0.02  # word error rate of the text in 8-bit integers against that in floats
@@ -106,9 +107,8 @@ def quantize(
     _check_sound(pcm, model.config.sample_rate)
     counted = _counter(len(pcm), announce)
     announce("running the model in floats")
-    in_floats = log_probs_of(model, pcm)
+    in_floats, products = run_in_floats(model, network, pcm, counted)
     expected = _outcome(model, in_floats)
-    products = [*calibrate(model, network, pcm, counted), *calibrate_search(model, in_floats)]
     candidates = sorted(products, key=lambda each: each.snr_db)
     layers = [linear.name for linear in network.compiled.linears]
     names = list(dict.fromkeys([*layers, *(product.name for product in products)]))
@@ -141,6 +141,23 @@ def quantize(
             break
     assert best is not None
     return best
+
+
+def run_in_floats(
+    model: PublishedModel,
+    network: PublishedNetwork,
+    pcm: Sequence[NDArray[np.int16]],
+    progress: Callable[[int], None],
+) -> tuple[list[NDArray[np.float32]], list[Calibrated]]:
+    """Return the outputs (T, …) of each recording, and the products that can be quantized with their scales."""
+    if isinstance(network.compiled, FastConformer):
+        results, products = calibrate_layers(model, network.compiled, pcm)
+        outputs = [np.pad(each, ((model.config.delay_frames, 0), (0, 0))) for each in results]
+        progress(len(pcm))
+    else:
+        products = calibrate(model, network, pcm, progress)
+        outputs = log_probs_of(model, pcm)
+    return outputs, [*products, *calibrate_search(model, outputs)]
 
 
 def _check_sound(recordings: Sequence[NDArray[np.int16]], sample_rate: int) -> None:
