@@ -80,7 +80,13 @@ class EnginePlan:
     def slots_of(self, model: BatchedModel) -> SlotModel:
         """Return a model with slots of these sizes. Allocates every stream's state. Raises: SettingsError."""
         free_bytes = free_memory()
-        slots = model.slots(capacity=self.capacity, largest=self.largest, tile_rows=self.tile_rows)
+        try:
+            slots = model.slots(capacity=self.capacity, largest=self.largest, tile_rows=self.tile_rows)
+        except MemoryError as error:
+            raise SettingsError(
+                f"{self.name}: the states of {self.capacity} streams, uploads and forks cannot be allocated ({error}); "
+                f"lower {spelled('max_streams')}, or add memory"
+            ) from error
         facts = getattr(model, "facts", None)  # the voice-activity model has none
         if not isinstance(facts, ModelFacts) or facts.device.type == "cpu":
             self.check_memory(slots.state_bytes, free_bytes)

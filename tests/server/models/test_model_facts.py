@@ -167,6 +167,19 @@ def test_the_memory_of_the_machine_is_checked_for_models_on_a_cpu(monkeypatch: p
         plan.slots_of(SpellingModel())
 
 
+class TooLarge(SpellingModel):
+    """A model whose states cannot be allocated."""
+
+    def slots(self, **_: Any) -> Any:
+        raise MemoryError("Unable to allocate 40.9 GiB")
+
+
+def test_states_that_cannot_be_allocated_are_refused_with_advice() -> None:
+    plan = EnginePlan.of(Settings(max_streams=100), SpellingModel().config, "model spelling")
+    with pytest.raises(SettingsError, match=r"Unable to allocate 40\.9 GiB\); lower --max-streams"):
+        plan.slots_of(TooLarge())
+
+
 class SlotsAsked(Exception):
     """Carries the capacity for which a model was asked for slots."""
 
