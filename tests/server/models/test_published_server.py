@@ -97,7 +97,10 @@ def test_text_and_times_of_streams_and_uploads_are_those_without_a_server(served
         assert squeezed(transcript(finals)) == text
         starts = [word["start"] for final in finals for word in final["channel"]["alternatives"][0]["words"]]
         last = max(at for at in times if at < len(pcm) / rate)  # later words are moved to the end of the audio
-        assert all(min(abs(start - at) for at in times) < 0.002 for start in starts if start < last)
+        if len(set(times)) == len(times) or name != "compiled nemo-transducer":
+            assert all(min(abs(start - at) for at in times) < 0.002 for start in starts if start < last)
+        else:  # several words begin in one frame: the later ones are moved
+            assert all(start > at - 0.002 for start, at in zip(starts, times, strict=True) if start < last)
     query = {"encoding": "linear16", "sample_rate": rate}
     answer = server.http.post("/v1/listen", params=query, content=pcm.tobytes()).json()
     assert answer["results"]["channels"][0]["alternatives"][0]["transcript"] == transcript(finals)
