@@ -27,7 +27,7 @@ from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows, why_undivided
 from model.published.timing import PublishedDescription
 from model.published.transducer import TransducerNetworks
-from model.published.transducer_files import Form, TransducerFiles, symbols_and_files
+from model.published.transducer_files import NetworkForm, TransducerFiles, symbols_and_files
 
 LARGEST_BATCH = 32
 """Most rows of a batch for each thread: larger batches gain little and delay every stream."""
@@ -123,7 +123,7 @@ class PublishedModel:
             shape, least = step.result_shape, 1
             frames, width = shape
             digest = (Scales(digest, {}, {}) if scales is None else scales).digest
-        form = Form() if network is None else Form(True, scales, in_floats or scales is not None)
+        form = NetworkForm() if network is None else NetworkForm(True, scales, in_floats or scales is not None)
         tokens, transducer = symbols_and_files(graphs, files, digest, contract, width, form=form)
         networks, graph_search = None, ""
         if transducer is not None:

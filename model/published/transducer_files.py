@@ -21,7 +21,7 @@ from model.published.transducer import Recurrent, Stateless, TransducerNetworks
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class NetworkForm:
     """How networks run: compiled if possible, with these scales; `in_floats`: weights in 8 bits are read as floats."""
 
     compiled: bool = False
@@ -42,7 +42,7 @@ class TransducerFiles:
     width: int  # of a frame
     recurrent: tuple[int, int] | None
     digest: str
-    form: Form = Form()
+    form: NetworkForm = NetworkForm()
 
     def load(self) -> TransducerNetworks:
         """Return the networks, those that this process has loaded already if there are any, else on the CPU.
@@ -70,7 +70,13 @@ class TransducerFiles:
 
 
 def symbols_and_files(
-    graphs: Mapping[str, Graph], files: PublishedFiles, digest: str, contract: Contract, width: int, *, form: Form
+    graphs: Mapping[str, Graph],
+    files: PublishedFiles,
+    digest: str,
+    contract: Contract,
+    width: int,
+    *,
+    form: NetworkForm,
 ) -> tuple[Tokens, TransducerFiles | None]:
     """Return the symbols, and the other files of a transducer; `width`: outputs of a frame.
 

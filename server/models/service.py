@@ -124,9 +124,7 @@ class ModelService:
         """Raises: BadParameter for one that the model does not have, and for `auto` where it has no choice."""
         prompts, other = self.facts.prompts, repr((language or "")[:SHOWN])
         if prompts is not None and prompts.choice(tag_of(language or "")) is None:
-            raise BadParameter(
-                f"language: model {self.name!r} has {', '.join(self.languages)} and auto, not {other}"
-            )
+            raise BadParameter(f"language: model {self.name!r} has {', '.join(self.languages)} and auto, not {other}")
         if prompts is None and language is not None and language.casefold() == AUTO:
             has = ", ".join(self.languages) or "one language"
             raise BadParameter(f"language: model {self.name!r} does not detect the language; it has {has}")

@@ -26,7 +26,7 @@ from model.machine.compiled import source_digest
 from model.machine.instructions import instruction_set
 from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear, pack, with_scales
-from model.published.compiled.packed import SUFFIX, PackedWeights, packed_at
+from model.published.compiled.packed import SUFFIX, PackedLayers, packed_at
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract, expected_inputs
@@ -56,7 +56,7 @@ class CompiledNetwork(Protocol):
         """Linear layers, without scales."""
         ...
 
-    def step(self, linears: Sequence[Linear], packed: PackedWeights | None = None, /) -> CompiledStep:
+    def step(self, linears: Sequence[Linear], packed: PackedLayers | None = None, /) -> CompiledStep:
         """Return the step with these layers, in the same order; of those that are `packed`, no weights are read."""
         ...
 
@@ -104,14 +104,14 @@ class PublishedNetwork:
         source = source.with_sizes([shape for _, shape in expected_inputs(contract)])
         return cls(graph, source, contract, READERS[contract.kind](source, graph, contract))
 
-    def step(self, scales: Scales | None = None, packed: PackedWeights | None = None) -> CompiledStep:
+    def step(self, scales: Scales | None = None, packed: PackedLayers | None = None) -> CompiledStep:
         """Return the step: in floats, or with the products of `scales` in 8-bit integers. Raises: ValueError.
 
         `packed`: the layers, packed with these scales.
         """
         return self.compiled.step(with_scales(self.compiled.linears, scales, packed), packed)
 
-    def packed(self, files: PublishedFiles, scales: Scales) -> PackedWeights | None:
+    def packed(self, files: PublishedFiles, scales: Scales) -> PackedLayers | None:
         """Return the layers packed with these scales in a file next to the graph, or in the cache, if one is writable.
 
         None for a network that packs its layers in another form. The file is written where there is none yet.

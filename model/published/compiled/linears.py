@@ -23,7 +23,7 @@ from model.int8.vectors import LANES
 from model.machine.compiled import compiled, int64_at
 from model.published.compiled import kernels
 from model.published.compiled.float_product import float_product
-from model.published.compiled.packed import PackedWeights
+from model.published.compiled.packed import PackedLayers
 from model.published.scales import Scale, Scales, digest_of_weights, quantized_weights
 
 Floats = NDArray[np.float32]
@@ -45,7 +45,7 @@ class Linear:
     scale: Scale | None = None
 
 
-def with_scales(linears: Sequence[Linear], scales: Scales | None, packed: PackedWeights | None = None) -> list[Linear]:
+def with_scales(linears: Sequence[Linear], scales: Scales | None, packed: PackedLayers | None = None) -> list[Linear]:
     """Return the layers with the scales of their weights, if there are any, or those that they are packed with."""
     if packed is not None:
         return [replace(linear, scale=packed.scale(linear.name)) for linear in linears]
@@ -88,7 +88,7 @@ def pack(linear: Linear) -> dict[str, NDArray[Any]]:
 class LinearTable:
     """Packed layers; `address` is that of the table, whose row i is layer i."""
 
-    def __init__(self, linears: Sequence[Linear], *, rows: int, packed: PackedWeights | None = None) -> None:
+    def __init__(self, linears: Sequence[Linear], *, rows: int, packed: PackedLayers | None = None) -> None:
         """Pack layers for products of at most `rows` rows, or use those of a file where they lie.
 
         Raises: ValueError for a width not a multiple of 16.
@@ -179,15 +179,15 @@ def finish(linear: tuple[int, ...], activation: int, rows: int, scratch: Scratch
     """Write activation(sums * multiplier + bias) as floats."""
     multiplier, bias, vectors, wide = linear[MULTIPLIER], linear[BIAS], linear[VECTORS], linear[PANELS] * PANEL_SUMS
     for row in range(rows):
-        sums, place = scratch.sums + row * wide, out + row * out_stride
+        sums, target = scratch.sums + row * wide, out + row * out_stride
         if activation == NO_ACTIVATION:
-            _sums_plain(sums, multiplier, bias, place, vectors)
+            _sums_plain(sums, multiplier, bias, target, vectors)
         elif activation == SWOOSH_L:
-            _sums_swoosh_l(sums, multiplier, bias, place, vectors)
+            _sums_swoosh_l(sums, multiplier, bias, target, vectors)
         elif activation == SILU:
-            _sums_silu(sums, multiplier, bias, place, vectors)
+            _sums_silu(sums, multiplier, bias, target, vectors)
         else:
-            _sums_relu(sums, multiplier, bias, place, vectors)
+            _sums_relu(sums, multiplier, bias, target, vectors)
 
 
 @compiled
@@ -201,11 +201,11 @@ def finish_as_inputs(
     multiplier, bias, vectors, wide = linear[MULTIPLIER], linear[BIAS], linear[VECTORS], linear[PANELS] * PANEL_SUMS
     limits = following[LIMITS]
     for row in range(rows):
-        sums, place = scratch.sums + row * wide, scratch.inputs + row * following[INPUTS]
+        sums, target = scratch.sums + row * wide, scratch.inputs + row * following[INPUTS]
         if activation == SWOOSH_L:
-            _bytes_swoosh_l(sums, multiplier, bias, limits, place, vectors)
+            _bytes_swoosh_l(sums, multiplier, bias, limits, target, vectors)
         else:
-            _bytes_silu(sums, multiplier, bias, limits, place, vectors)
+            _bytes_silu(sums, multiplier, bias, limits, target, vectors)
 
 
 @compiled
@@ -213,15 +213,15 @@ def _activate(linear: tuple[int, ...], activation: int, rows: int, out: int, out
     """Add the bias of a layer in floats, and apply the activation."""
     bias, vectors = linear[BIAS], linear[VECTORS]
     for row in range(rows):
-        place = out + row * out_stride
+        target = out + row * out_stride
         if activation == NO_ACTIVATION:
-            _plain(place, bias, place, vectors)
+            _plain(target, bias, target, vectors)
         elif activation == SWOOSH_L:
-            _swoosh_l(place, bias, place, vectors)
+            _swoosh_l(target, bias, target, vectors)
         elif activation == SILU:
-            _silu(place, bias, place, vectors)
+            _silu(target, bias, target, vectors)
         else:
-            _relu(place, bias, place, vectors)
+            _relu(target, bias, target, vectors)
 
 
 @compiled

@@ -26,7 +26,7 @@ MODE = 0o644  # temporary files are readable by their owner alone
 LENGTH = 8  # bytes of the length of the index
 
 
-class PackedWeights:
+class PackedLayers:
     """The layers of a file, by name."""
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class PackedWeights:
 
     def parts(self, name: str) -> Parts:
         """Return the arrays of a layer where they lie in the file."""
-        return {part: self._array(*place) for part, place in self._layers[name]["parts"].items()}
+        return {part: self._array(*span) for part, span in self._layers[name]["parts"].items()}
 
     def _array(self, start: int, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
         kind = np.dtype(dtype)
@@ -51,30 +51,30 @@ class PackedWeights:
 
 
 def packed_at(
-    places: Sequence[Path], layers: Iterable[tuple[str, Scale | None, Callable[[], Parts]]]
-) -> PackedWeights | None:
-    """Map the file at the first place that has it, or write it at the first that can be written; None if none can.
+    paths: Sequence[Path], layers: Iterable[tuple[str, Scale | None, Callable[[], Parts]]]
+) -> PackedLayers | None:
+    """Map the file at the first path that has it, or write it at the first that can be written; None if none can.
 
     `layers`: name and scale of each layer, and a function that packs it. Other files of the same graph are removed.
     """
-    for place in places:
+    for path in paths:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            return PackedWeights(place)
-    for place in places:
+            return PackedLayers(path)
+    for path in paths:
         with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _write(place, layers)
-            stem = place.name.rpartition("-")[0]
-            for other in place.parent.glob(f"{stem}-*{SUFFIX}"):
-                if other != place:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, layers)
+            stem = path.name.rpartition("-")[0]
+            for other in path.parent.glob(f"{stem}-*{SUFFIX}"):
+                if other != path:
                     other.unlink()
-            return PackedWeights(place)
+            return PackedLayers(path)
     return None
 
 
-def _write(place: Path, layers: Iterable[tuple[str, Scale | None, Callable[[], Parts]]]) -> None:
+def _write(path: Path, layers: Iterable[tuple[str, Scale | None, Callable[[], Parts]]]) -> None:
     """Write a file, layer by layer. Raises: OSError."""
-    descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=place.name)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             entries = {
@@ -87,7 +87,7 @@ def _write(place: Path, layers: Iterable[tuple[str, Scale | None, Callable[[], P
             index = json.dumps(entries).encode()
             file.write(index + len(index).to_bytes(LENGTH, "little"))
         Path(name).chmod(MODE)
-        Path(name).replace(place)
+        Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -16,7 +16,7 @@ from model.published.compiled.fastconformer import step as compiled
 from model.published.compiled.fastconformer.plan import BORDER, Constants, Dimensions, Fields, Plan, Work
 from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, halved, read_weights
 from model.published.compiled.linears import Linear, LinearTable, Scratch
-from model.published.compiled.packed import PackedWeights
+from model.published.compiled.packed import PackedLayers
 from model.published.contracts import Contract
 from model.published.metadata import Graph
 from model.published.onnx_graph import OnnxGraph
@@ -44,7 +44,7 @@ class FastConformer:
         layers = (linear for layer in weights.layers for linear in layer.linears)
         return [*weights.subsampling, *layers, *weights.prompt, *head]
 
-    def step(self, linears: Sequence[Linear], packed: PackedWeights | None = None, /) -> FastConformerStep:
+    def step(self, linears: Sequence[Linear], packed: PackedLayers | None = None, /) -> FastConformerStep:
         """Return the compiled step with these linear layers, in the order of `linears`."""
         return FastConformerStep(self.weights, linears, packed)
 
@@ -53,7 +53,7 @@ class FastConformerStep:
     """The packed network; implements `CompiledStep` by structure."""
 
     def __init__(
-        self, weights: FastConformerWeights, linears: Sequence[Linear], packed: PackedWeights | None = None
+        self, weights: FastConformerWeights, linears: Sequence[Linear], packed: PackedLayers | None = None
     ) -> None:
         sizes = weights.sizes
         self._sizes = sizes

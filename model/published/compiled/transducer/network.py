@@ -117,9 +117,9 @@ class CompiledCalls:
         symbols = np.ascontiguousarray(symbols, np.int64)
         outputs = np.empty((len(symbols), self._shapes.joined), np.float32)
         for part in _parts(len(symbols)):
-            here, out = symbols[part], outputs[part]
+            chosen, predicted = symbols[part], outputs[part]
             at = 0 if states is None else states[part].ctypes.data
-            step.predict(self._plan, self._work, here.ctypes.data, at, len(here), out.ctypes.data)
+            step.predict(self._plan, self._work, chosen.ctypes.data, at, len(chosen), predicted.ctypes.data)
         return outputs
 
     def join(self, frames: Floats, history: Floats) -> Floats:
@@ -136,8 +136,8 @@ class CompiledCalls:
         symbols, log_probs = np.empty(len(frames), np.int64), np.empty(len(frames), np.float32)
         for part in _parts(len(frames)):
             x, y = (np.ascontiguousarray(each[part]) for each in (frames, history))
-            found = symbols[part].ctypes.data, log_probs[part].ctypes.data
-            step.find_best(self._plan, self._work, x.ctypes.data, y.ctypes.data, len(x), written.ctypes.data, found)
+            results = symbols[part].ctypes.data, log_probs[part].ctypes.data
+            step.find_best(self._plan, self._work, x.ctypes.data, y.ctypes.data, len(x), written.ctypes.data, results)
         return symbols, log_probs
 
 

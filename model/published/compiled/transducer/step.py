@@ -97,9 +97,9 @@ def lstm_cell(v: Vectors, gates: Any, hidden: Any, cell: Any, vectors: Any) -> N
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, ROW)
         inward, outward, forget, new = (v.floats(gates, v.at(v.times(width, gate), offset)) for gate in range(4))
-        kept = forget.sigmoid() * v.floats(cell, offset) + inward.sigmoid() * new.tanh()
-        v.keep(kept, cell, offset)
-        v.keep(outward.sigmoid() * kept.tanh(), hidden, offset)
+        memory = forget.sigmoid() * v.floats(cell, offset) + inward.sigmoid() * new.tanh()
+        v.keep(memory, cell, offset)
+        v.keep(outward.sigmoid() * memory.tanh(), hidden, offset)
         return []
 
     v.loop(vectors, [], body)
@@ -114,18 +114,18 @@ def _best(v: Vectors, score: Callable[[Any], Floats], out: Any, vectors: Any) ->
     builder = v.builder
 
     def body(index: Any, carried: list[Any]) -> Any:
-        top, place = carried
+        top, position = carried
         value = score(v.times(index, ROW))
         above = builder.fcmp_ordered(">", value.value, top.value)
-        here = _all(v, index)
+        candidate = _all(v, index)
         return [
             Floats(builder, builder.select(above, value.value, top.value)),
-            Ints(builder, builder.select(above, here.value, place.value)),
+            Ints(builder, builder.select(above, candidate.value, position.value)),
         ]
 
-    top, place = v.loop(vectors, [v.constant(LOWEST), _all(v, 0)], body)
+    top, position = v.loop(vectors, [v.constant(LOWEST), _all(v, 0)], body)
     v.keep(top, out)
-    v.store(place.value, v.at(out, ROW))
+    v.store(position.value, v.at(out, ROW))
 
 
 @kernel
@@ -175,12 +175,12 @@ def predict(plan: Plan, work: Work, symbols: int, states: int, rows: int, out: i
 def _embed(plan: Plan, work: Work, symbols: int, rows: int) -> None:
     """Copy the embeddings of each row's symbols to `work.embedded`."""
     size = plan.shapes.embedding * 4
-    each = max(1, plan.shapes.context)
+    context = max(1, plan.shapes.context)
     symbol_of = int64_at(symbols)
-    for place in range(rows * each):
-        to = work.embedded + place * size
-        if symbol_of[place] >= 0:
-            int8_kernels.copy_bytes(to, plan.tables.embedding + symbol_of[place] * size, size)
+    for position in range(rows * context):
+        to = work.embedded + position * size
+        if symbol_of[position] >= 0:
+            int8_kernels.copy_bytes(to, plan.tables.embedding + symbol_of[position] * size, size)
         else:
             zeros = float32_at(to)
             for column in range(plan.shapes.embedding):
@@ -200,8 +200,8 @@ def _recur(plan: Plan, work: Work, states: int, rows: int) -> tuple[int, int]:
         apply_linear(inputs, NO_ACTIVATION, x, x_stride, rows, work.parts, work.gates, 4 * width)
         add_linear(state, hidden, stride, rows, work.parts, work.gates)
         for row in range(rows):
-            place = hidden + row * stride
-            lstm_cell(work.gates + row * 4 * width, place, place + shapes.layers * width, vectors)
+            output = hidden + row * stride
+            lstm_cell(work.gates + row * 4 * width, output, output + shapes.layers * width, vectors)
         x, x_stride = hidden, stride
     return x, x_stride
 
@@ -212,11 +212,11 @@ def _join(plan: Plan, work: Work, frames: int, history: int, rows: int) -> None:
     shapes = plan.shapes
     linear, width, vectors = linear_at(plan.tables.scores, 0), shapes.joined * 4, shapes.joined // LANES
     for row in range(rows):
-        here = row * width
+        first = row * width
         if shapes.tanh != 0:
-            sum_tanh(frames + here, history + here, work.joined + here, vectors)
+            sum_tanh(frames + first, history + first, work.joined + first, vectors)
         else:
-            sum_relu(frames + here, history + here, work.joined + here, vectors)
+            sum_relu(frames + first, history + first, work.joined + first, vectors)
     if linear[LIMITS] == 0:
         wide = linear[VECTORS] * ROW
         apply_linear(linear, NO_ACTIVATION, work.joined, width, rows, work.scores, work.scores.sums, wide)
@@ -249,15 +249,15 @@ def join(plan: Plan, work: Work, frames: int, history: int, rows: int, out: int)
 
 @entry_point
 def find_best(
-    plan: Plan, work: Work, frames: int, history: int, rows: int, written: int, found: tuple[int, int]
+    plan: Plan, work: Work, frames: int, history: int, rows: int, written: int, results: tuple[int, int]
 ) -> None:
     """Find the best symbol of each row, of equal ones the first, as `join` would score it.
 
-    `written` (V,): one byte for each symbol, not 0 if its log-probability is wanted. `found`: addresses of the symbols
+    `written` (V,): one byte a symbol, not 0 if its log-probability is wanted. `results`: addresses of the symbols
     (rows,) int64 and their log-probabilities (rows,) float32, 0 where none is wanted.
     """
     linear = linear_at(plan.tables.scores, 0)
-    wanted, symbol_of, log_prob_of = uint8_at(written), int64_at(found[0]), float32_at(found[1])
+    wanted, symbol_of, log_prob_of = uint8_at(written), int64_at(results[0]), float32_at(results[1])
     scores = float32_at(work.row)
     _join(plan, work, frames, history, rows)
     for row in range(rows):
@@ -279,9 +279,9 @@ def find_best(
 def _best_lane(best: int) -> int:
     """Return the first symbol with the highest score of all lanes."""
     tops, places = float32_at(best), int32_at(best + ROW)
-    found, top = int(places[0]) * LANES, tops[0]
+    best, top = int(places[0]) * LANES, tops[0]
     for lane in range(1, LANES):
         symbol = int(places[lane]) * LANES + lane
-        if tops[lane] > top or (tops[lane] == top and symbol < found):
-            found, top = symbol, tops[lane]
-    return found
+        if tops[lane] > top or (tops[lane] == top and symbol < best):
+            best, top = symbol, tops[lane]
+    return best

@@ -103,8 +103,8 @@ def _joiner(graph: OnnxGraph) -> tuple[Linear, Linear | None, Linear | None, str
         raise PublishedModelError("the joiner does not add a frame and the decoder's output")
     parts: dict[str, Linear | None] = {}
     for name in total.inputs:
-        found = _linear(graph, name, "joiner part")
-        parts[_moved(graph, name if found is None else found[1])] = None if found is None else found[0]
+        linear = _linear(graph, name, "joiner part")
+        parts[_moved(graph, name if linear is None else linear[1])] = None if linear is None else linear[0]
     inputs = [each.name for each in graph.inputs]
     if sorted(parts) != sorted(inputs):
         raise PublishedModelError("the joiner does not add a frame and the decoder's output")
@@ -117,10 +117,10 @@ def _joiner(graph: OnnxGraph) -> tuple[Linear, Linear | None, Linear | None, str
 
 def _embedding(graph: OnnxGraph) -> Floats:
     tables = [graph.constant(node.inputs[0]) for node in graph.nodes if node.op == "Gather"]
-    found = [table for table in tables if table is not None and table.ndim == 2 and table.dtype == np.float32]
-    if len(found) != 1:
-        raise PublishedModelError(f"the decoder has {len(found)} tables of symbols")
-    return found[0]
+    rows = [table for table in tables if table is not None and table.ndim == 2 and table.dtype == np.float32]
+    if len(rows) != 1:
+        raise PublishedModelError(f"the decoder has {len(rows)} tables of symbols")
+    return rows[0]
 
 
 def _lstm(graph: OnnxGraph) -> list[Linear]:

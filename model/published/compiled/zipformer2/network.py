@@ -11,7 +11,7 @@ import numpy as np
 from model.int8.memory import ALIGNED, KeptArrays, offsets_of
 from model.int8.vectors import LANES
 from model.published.compiled.linears import Linear, LinearTable, Scratch
-from model.published.compiled.packed import PackedWeights
+from model.published.compiled.packed import PackedLayers
 from model.published.compiled.zipformer2 import plan as plans
 from model.published.compiled.zipformer2.constants import Floats, require
 from model.published.compiled.zipformer2.embedding import PAIR, THIRD_BIN
@@ -54,7 +54,7 @@ class Zipformer2Network:
         """Linear layers, without scales."""
         return self._weights.linears
 
-    def step(self, linears: Sequence[Linear], _packed: PackedWeights | None = None, /) -> Zipformer2Step:
+    def step(self, linears: Sequence[Linear], _packed: PackedLayers | None = None, /) -> Zipformer2Step:
         """Return the step with these layers, in the same order. Raises: ValueError for sizes that do not fit."""
         return Zipformer2Step(self._weights, linears)
 

@@ -11,7 +11,7 @@ import pytest
 from model.acoustic import log_probs_of
 from model.published.compiled import compiling, linears
 from model.published.compiled.linears import pack
-from model.published.compiled.packed import SUFFIX, PackedWeights
+from model.published.compiled.packed import SUFFIX, PackedLayers
 from model.published.published_model import PublishedModel
 from model.published.scales import FILE
 from tests.support.networks.compiled import SIZES, write_scales
@@ -54,7 +54,7 @@ def test_later_loads_map_the_file_and_read_no_weights(
     monkeypatch.setattr(linears, "pack", lambda linear: packed_again.append(linear.name) or pack(linear))
     assert outputs(folder) == first
     assert packed_again == ["layer 0 positions", "layer 1 positions"]  # whose products are computed at each load
-    packed = PackedWeights(path)
+    packed = PackedLayers(path)
     assert packed.scale("subsampling 0") is not None
     assert packed.scale("outputs") is None
     for part in packed.parts("layer 0 product 1").values():
