@@ -22,6 +22,7 @@ NUMBER = version()
 FILES = {
     f"tutti_asr-{NUMBER}-py3-none-any.whl",
     f"tutti_asr_client-{NUMBER}-py3-none-any.whl",
+    f"tutti_asr_lab-{NUMBER}-py3-none-any.whl",
     f"tutti-asr-client-{NUMBER}.tgz",
     f"tutti-{NUMBER}.tgz",
     f"tutti-{NUMBER}-images.tar.gz",
@@ -137,4 +138,4 @@ def test_the_context_of_the_images_has_what_the_dockerfile_copies(released: Path
 
 def test_the_site_has_its_pages(released: Path) -> None:
     with tarfile.open(released / f"tutti-{NUMBER}-site.tar.gz") as archive:
-        assert {"site/index.html", "site/drain.html"} <= set(archive.getnames())
+        assert {"site/index.html", "site/faults.html"} <= set(archive.getnames())

@@ -64,6 +64,8 @@ def bad_values(name: str) -> tuple[str, ...]:
         return ("nonsense", "-1", "nan", " ")
     if name.endswith(("_url", "_endpoint")):
         return ("nan", "-1", "example.org", "ftp://example.org", "http://", "wss:// x", "http://h:x", " ")
+    if name in {"wyoming_port", "audiosocket_port"}:
+        return ("abc", "70000", "127.0.0.1:", "127.0.0.1:-1")
     return ()
 
 

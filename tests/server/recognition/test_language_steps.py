@@ -5,25 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model.ctc.greedy import TransducerDecoder
 from model.ctc.tokens import Tokens
 from model.prompts import Prompts
+from model.transducer.decoder import TransducerDecoder, TransducerState
 from server.errors import CloseReason
 from server.recognition.messages import ChooseLanguage, EndOfAudio, Samples
 from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import Marker, StepCutter, Work
 from tests.model.published.test_filter_bank import description
+from tests.support.decoding.toy_transducer import SURE, toy_decoder
 
 PROMPTS = Prompts({"en-US": 0, "de-DE": 3}, 9)
 CONFIG = description()
-TOKENS = Tokens.of(["▁a", "▁b", "c", ".", "<de-DE>", "▁<ja>", "<unk>", "<blk>"], 7)
+SYMBOLS = ("<blk>", "▁a", "▁b", "c", ".", "<de-DE>", "▁<ja>", "<unk>")
+BLANK, A, B, C, STOP, GERMAN, JAPANESE, _ = range(len(SYMBOLS))
 STEP = CONFIG.step_samples
 
 
 def session(prompts: Prompts | None, language: str | None) -> Session:
     options = SessionOptions(sample_rate=16_000, prompts=prompts, language=language)
-    return Session(options, CONFIG, TransducerDecoder(TOKENS, 0.04), Limits())
+    return Session(options, CONFIG, toy_decoder(symbols=SYMBOLS), Limits())
 
 
 def samples(steps: float) -> Samples:
@@ -72,30 +74,34 @@ def test_the_silence_of_a_fork_has_the_language_of_the_step_before_it() -> None:
     assert numbers(cutter.flush(Marker.FINALIZE, 0.0)[-1:]) == [1]
 
 
-def decoded(*symbols: int) -> tuple[TransducerDecoder, object]:
-    decoder = TransducerDecoder(TOKENS, 0.04)
+def decoded(*symbols: int) -> tuple[TransducerDecoder, TransducerState]:
+    decoder: TransducerDecoder = toy_decoder(symbols=SYMBOLS)
     state = decoder.start(0)
-    for symbol in symbols:
-        decoder.advance([state], np.array([[[[symbol, -0.1]]]], np.float32))
+    add(decoder, state, *symbols)
     return decoder, state
 
 
+def add(decoder: TransducerDecoder, state: TransducerState, *symbols: int) -> None:
+    """Decode a frame for each symbol."""
+    decoder.advance([state], 2 * SURE * np.eye(len(SYMBOLS), dtype=np.float32)[np.newaxis, list(symbols)])
+
+
 def test_a_tag_marks_the_words_since_the_last_one_and_writes_nothing() -> None:
-    decoder, state = decoded(0, 2, 3, 4, 1, 5, 0)
-    words = decoder.words(state)  # type: ignore[arg-type]
+    decoder, state = decoded(A, C, STOP, GERMAN, B, JAPANESE, A)
+    words = decoder.words(state)
     assert [(word.text, word.language) for word in words] == [("ac.", "de-DE"), ("b", "ja"), ("a", "")]
-    again = decoder.load(decoder.save(state))  # type: ignore[arg-type]
+    again = decoder.load(decoder.save(state))
     assert decoder.words(again) == words
 
 
 def test_a_tag_after_its_words_were_taken_marks_none_of_the_next_ones() -> None:
-    decoder, state = decoded(0)
-    decoder.take(state)  # type: ignore[arg-type]
-    decoder.advance([state], np.array([[[[4, -0.1]], [[1, -0.1]]]], np.float32))  # type: ignore[list-item]
-    assert [(word.text, word.language) for word in decoder.words(state)] == [("b", "")]  # type: ignore[arg-type]
+    decoder, state = decoded(A)
+    decoder.take(state)
+    add(decoder, state, GERMAN, B)
+    assert [(word.text, word.language) for word in decoder.words(state)] == [("b", "")]
 
 
 def test_symbols_of_other_kinds_are_no_tags() -> None:
-    assert TOKENS.tags == {4: "de-DE", 5: "ja"}
+    assert Tokens.of(SYMBOLS, BLANK).tags == {GERMAN: "de-DE", JAPANESE: "ja"}
     names = ["<eps>", "<sos/eos>", "<0x41>", "<unk>", "<pad>", "<blank>", "<zh-Hans-CN>", "<es-419>"]
     assert Tokens.of(names, 0).tags == {6: "zh-Hans-CN", 7: "es-419"}
