@@ -60,7 +60,8 @@ def _lstm(graph: OnnxGraph, node: Node, constants: dict[str, NDArray[Any]]) -> N
         if weight is None or scale is None or zero is None:
             return node
         inputs[place] = f"{node.output}.{place}"
-        constants[inputs[place]] = _floats(weight, _by_column(scale), _by_column(zero)).transpose(0, 2, 1)
+        floats = _floats(weight, _by_column(scale), _by_column(zero))
+        constants[inputs[place]] = np.ascontiguousarray(floats.transpose(0, 2, 1))  # a session uses it where it is
     return Node("LSTM", tuple(inputs), node.outputs, node.attributes)
 
 

@@ -36,6 +36,7 @@ class Parakeet:
     pred_rnn_layers: int = 2
     pred_hidden: int = 24
     normalize_type: str = "per_feature"
+    exported: bool = False  # see `FastConformer`
 
     dropped = 0
     mean, deviation = 0.0, 1.0  # of normalized features
