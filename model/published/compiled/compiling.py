@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
@@ -145,6 +144,8 @@ def compiled_network(files: PublishedFiles, digest: str, *, in_floats: bool) -> 
 
     `digest`: of the files.
     """
+    import onnxruntime  # which processes that only decode may lack
+
     parts = digest, source_digest(), onnxruntime.__version__, instruction_set(), str(in_floats)
     name = f"{files.network.name}-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.compiled.json"
     places = [folder / name for folder in cache_dirs(files.network)]
