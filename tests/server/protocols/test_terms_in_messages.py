@@ -31,13 +31,13 @@ def names(first: str) -> list[str]:
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the threads that build automata."""
     names: list[str] = []
-    build = bias._automaton
+    build = bias.term_automaton
 
     def built(*args: Any) -> Any:
         names.append(threading.current_thread().name)
         return build(*args)
 
-    monkeypatch.setattr(bias, "_automaton", built)
+    monkeypatch.setattr(bias, "term_automaton", built)
     return names
 
 
