@@ -79,6 +79,7 @@ SOURCES = (
     "published/compiled/float_product",
     "published/compiled/kernels",
     "published/compiled/linears",
+    "published/compiled/packed",
     "published/compiled/transducer/step",
     "published/compiled/zipformer2/attention",
     "published/compiled/zipformer2/embedding",
