@@ -75,7 +75,7 @@ class PublishedSlots:
         return result[::-1] if self._bins_first else result
 
     def _chosen(self, rows: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the numbers of the languages of these rows of `inputs`: the automatic one if none is chosen."""
+        """Return the numbers of the languages of these rows of `inputs`: the automatic one without a choice."""
         if self._prompts is None:
             return None
         chosen = self.inputs[rows, self._samples].astype(np.int64) - 1

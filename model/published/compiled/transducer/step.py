@@ -254,7 +254,7 @@ def find_best(
     """Find the best symbol of each row, of equal ones the first, as `join` would score it.
 
     `written` (V,): one byte a symbol, not 0 if its log-probability is wanted. `results`: addresses of the symbols
-    (rows,) int64 and their log-probabilities (rows,) float32, 0 where none is wanted.
+    (rows,) int64 and their log-probabilities (rows,) float32, 0 for the others.
     """
     linear = linear_at(plan.tables.scores, 0)
     wanted, symbol_of, log_prob_of = uint8_at(written), int64_at(results[0]), float32_at(results[1])
