@@ -29,7 +29,7 @@ RELEASE = (
     "deploy/test_release.py",
     "deploy/test_wheels.py",
     "gpu/test_interpreted.py",
-    "model/published/test_dequantized.py",
+    "model/published/graphs/test_dequantized.py",
     "deploy/test_chart_pod.py",
     "lab/gpu/test_gru_compiled.py",
     "gpu/test_triton_gates.py",

@@ -89,7 +89,7 @@ SOURCES = (
     "published/features",
     "published/filter_bank",
     "published/frame_joiner",
-    "published/metadata",
+    "published/graphs/metadata",
     "published/scales",
     "published/states",
     "published/timing",

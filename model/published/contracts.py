@@ -15,7 +15,7 @@ import numpy as np
 from model.errors import PublishedModelError
 from model.prompts import Prompts
 from model.published.filter_bank import KALDI, NEMO, WHISPER, Fbank
-from model.published.metadata import Graph
+from model.published.graphs.metadata import Graph
 from model.published.states import StateTensor
 
 FLOAT, HALF, LONG = np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int64)

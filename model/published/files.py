@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from model.errors import PublishedModelError
-from model.published.onnx_file import external_files
+from model.published.graphs.onnx_file import external_files
 
 TOKENS = "tokens.txt"
 ROLES = ("encoder", "decoder", "joiner")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.machine.compiled import entry_point
-from model.published.metadata import Graph
+from model.published.graphs.metadata import Graph
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]

@@ -20,7 +20,7 @@ from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.contracts import Contract
 from model.published.features import windows_of
 from model.published.files import INT8, PublishedFiles, Rewriting, find_files
-from model.published.metadata import THREADS, Graph
+from model.published.graphs.metadata import THREADS, Graph
 from model.published.reading import contract_for, description_of, network_of
 from model.published.scales import FILE, Scales
 from model.published.slots import PublishedSlots

@@ -12,7 +12,7 @@ from model.errors import PublishedModelError
 from model.published import contracts
 from model.published.contracts import KINDS, Contract, check_batches, for_batches_of, recognize
 from model.published.files import PublishedFiles
-from model.published.metadata import Graph
+from model.published.graphs.metadata import Graph
 from model.published.timing import PublishedDescription
 
 _CODES = ("en", "zh", "ru", "de", "es", "fr", "ko", "ja", "it", "pt", "vi", "th", "id", "ar", "bn")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 from model.published.contracts import Contract, Feed, expected_inputs
-from model.published.metadata import Graph
+from model.published.graphs.metadata import Graph
 from model.published.states import SlotStates
 
 DIVIDED = (3, 8)

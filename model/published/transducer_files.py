@@ -14,7 +14,7 @@ from model.ctc.tokens import Tokens
 from model.published.compiled.transducer.checking import compiled_networks
 from model.published.contracts import Contract
 from model.published.files import PublishedFiles
-from model.published.metadata import Graph
+from model.published.graphs.metadata import Graph
 from model.published.reading import check_vocabulary, network_of
 from model.published.scales import Scales
 from model.published.transducer import Recurrent, Stateless, TransducerNetworks

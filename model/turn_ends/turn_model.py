@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import CheckpointError, PublishedModelError
-from model.published.metadata import Graph
+from model.published.graphs.metadata import Graph
 from model.turn_ends.whisper_features import BANDS, FRAMES, SAMPLES, log_mel
 
 INPUT = "input_features"

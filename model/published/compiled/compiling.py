@@ -29,12 +29,12 @@ from model.published.compiled.packed import SUFFIX, PackedLayers, packed_at
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.network import Zipformer2Network
 from model.published.contracts import Contract, expected_inputs
-from model.published.dequantized import dequantized
 from model.published.features import windows_of
 from model.published.files import PublishedFiles
-from model.published.metadata import Graph, GraphInput
-from model.published.onnx_file import OnnxFile
-from model.published.onnx_graph import OnnxGraph, sizes_of
+from model.published.graphs.dequantized import dequantized
+from model.published.graphs.metadata import Graph, GraphInput
+from model.published.graphs.onnx_file import OnnxFile
+from model.published.graphs.onnx_graph import OnnxGraph, sizes_of
 from model.published.reading import contract_of_network, description_of
 from model.published.rows import speech
 from model.published.scales import Scales

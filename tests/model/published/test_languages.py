@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from model.errors import PublishedModelError
 from model.prompts import Prompts
 from model.published.contracts import nemo
-from model.published.metadata import Graph
+from model.published.graphs.metadata import Graph
 from model.recordings import read_pcm
 from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package

@@ -15,9 +15,9 @@ from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear
 from model.published.contracts import Contract
 from model.published.features import windows_of
-from model.published.folding import fold_shapes
-from model.published.metadata import Graph
-from model.published.onnx_graph import OnnxGraph
+from model.published.graphs.folding import fold_shapes
+from model.published.graphs.metadata import Graph
+from model.published.graphs.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.scales import Scale, digest_of_weights, quantized_weights
 from tutti_asr_lab.training.published.layered import encode

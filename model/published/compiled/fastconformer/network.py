@@ -18,8 +18,8 @@ from model.published.compiled.fastconformer.weights import FastConformerWeights,
 from model.published.compiled.linears import Linear, LinearTable, Scratch
 from model.published.compiled.packed import PackedLayers
 from model.published.contracts import Contract
-from model.published.metadata import Graph
-from model.published.onnx_graph import OnnxGraph
+from model.published.graphs.metadata import Graph
+from model.published.graphs.onnx_graph import OnnxGraph
 
 ROWS = 64  # frames of a call: their work space fits the second-level cache
 LARGEST_BLOCK = 32  # streams of a call

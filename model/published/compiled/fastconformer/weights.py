@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from model.errors import PublishedModelError
 from model.published.compiled.linears import Linear
 from model.published.contracts import Contract
-from model.published.metadata import Graph
-from model.published.onnx_graph import Node, OnnxGraph
+from model.published.graphs.metadata import Graph
+from model.published.graphs.onnx_graph import Node, OnnxGraph
 
 Floats = NDArray[np.float32]
 Kind = Literal["product", "position", "depthwise", "image", "norm", "offset"]

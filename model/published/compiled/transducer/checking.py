@@ -14,7 +14,7 @@ from model.published.compiled.linears import with_scales
 from model.published.compiled.transducer.network import CompiledTransducer
 from model.published.compiled.transducer.networks import CompiledNetworks
 from model.published.compiled.transducer.weights import TransducerWeights, read_transducer
-from model.published.metadata import Graph
+from model.published.graphs.metadata import Graph
 from model.published.scales import Scales
 from model.published.transducer import Recurrent, Stateless, TransducerNetworks
 

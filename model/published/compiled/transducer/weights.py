@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from model.errors import PublishedModelError
 from model.int8.vectors import LANES
 from model.published.compiled.linears import Linear
-from model.published.dequantized import MOVES
-from model.published.onnx_graph import Node, OnnxGraph
+from model.published.graphs.dequantized import MOVES
+from model.published.graphs.onnx_graph import Node, OnnxGraph
 
 Floats = NDArray[np.float32]
 NO_SYMBOL = -1e30  # bias of the scores that fill a vector

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 from model.published.compiled.linears import Linear
-from model.published.onnx_graph import Node, OnnxGraph
+from model.published.graphs.onnx_graph import Node, OnnxGraph
 
 Floats = NDArray[np.float32]
 

@@ -26,8 +26,8 @@ from model.published.compiled.zipformer2.weights import (
     reduced,
 )
 from model.published.contracts import Contract
-from model.published.metadata import Graph
-from model.published.onnx_graph import OnnxGraph
+from model.published.graphs.metadata import Graph
+from model.published.graphs.onnx_graph import OnnxGraph
 
 BLOCK = 16
 """Most streams of a compiled call. Source: measured on a busy machine; 8, 16 and 32 did not differ beyond noise."""

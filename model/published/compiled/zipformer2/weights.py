@@ -16,9 +16,9 @@ import numpy as np
 from model.published.compiled.linears import Linear
 from model.published.compiled.zipformer2.constants import Floats, GraphConstants, Norm, require
 from model.published.contracts import Contract
-from model.published.folding import fold_shapes
-from model.published.metadata import Graph
-from model.published.onnx_graph import Node, OnnxGraph
+from model.published.graphs.folding import fold_shapes
+from model.published.graphs.metadata import Graph
+from model.published.graphs.onnx_graph import Node, OnnxGraph
 
 PRODUCTS = (
     "self_attn_weights.in_proj",

@@ -16,9 +16,9 @@ from model.errors import PublishedModelError
 from model.published.compiled import compiling
 from model.published.compiled.compiling import PublishedNetwork
 from model.published.compiled.fastconformer.network import FastConformer
-from model.published.metadata import Graph
-from model.published.onnx_file import OnnxFile, external_files
-from model.published.onnx_graph import OnnxGraph
+from model.published.graphs.metadata import Graph
+from model.published.graphs.onnx_file import OnnxFile, external_files
+from model.published.graphs.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.rows import SPEECH, check_rows
 from model.recordings import read_pcm

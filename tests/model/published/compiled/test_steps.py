@@ -30,8 +30,8 @@ from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.weights import read_weights
 from model.published.files import PublishedFiles, find_files
-from model.published.metadata import Graph
-from model.published.onnx_graph import Node
+from model.published.graphs.metadata import Graph
+from model.published.graphs.onnx_graph import Node
 from model.published.scales import Scale
 from model.published.stepping import GraphSlots, check_graph
 from tests.support.audio.speech import ROOT

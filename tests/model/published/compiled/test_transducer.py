@@ -23,8 +23,8 @@ from model.published.compiled.transducer.checking import compiled_networks, read
 from model.published.compiled.transducer.network import LARGEST_CALL, CompiledTransducer
 from model.published.compiled.transducer.networks import CompiledNetworks
 from model.published.compiled.transducer.weights import TransducerWeights, read_transducer
+from model.published.graphs.onnx_graph import OnnxGraph
 from model.published.greedy_search import GreedySearch
-from model.published.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
 from model.published.scales import Scale, quantized_weights
 from model.published.transducer import Recurrent, Stateless, TransducerNetworks

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.published.onnx_graph import Node, OnnxGraph
+from model.published.graphs.onnx_graph import Node, OnnxGraph
 
 ROWS = (2, 3, 5)
 SIZED_BY_VALUES = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression", "Loop", "If", "Scan"})

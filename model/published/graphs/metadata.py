@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
-from model.published.onnx_graph import OnnxGraph
+from model.published.graphs.onnx_graph import OnnxGraph
 
 THREADS = 1  # of a step: the engine's thread; a pool would take cores from the event loop and from other engines
 

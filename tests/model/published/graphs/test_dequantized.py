@@ -14,8 +14,8 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from model.machine.device import Device
 from model.published.compiled.compiling import Verdict
 from model.published.compiled.transducer.networks import CompiledNetworks
-from model.published.dequantized import dequantized
-from model.published.onnx_graph import OnnxGraph
+from model.published.graphs.dequantized import dequantized
+from model.published.graphs.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel
 from tests.support.networks.compiled import SIZES, write_scales
 from tests.support.networks.probes import make_probe

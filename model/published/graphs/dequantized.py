@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.published.onnx_graph import Node, OnnxGraph
+from model.published.graphs.onnx_graph import Node, OnnxGraph
 
 MOVES = frozenset({"Transpose", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
 """Operations that change the shape of a value, and not its numbers."""

@@ -1,0 +1,1 @@
+"""ONNX graphs of published models: their files, their sessions, and how they are rewritten."""
