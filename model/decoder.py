@@ -92,7 +92,7 @@ def _shared_lexicon(path: Path) -> Lexicon:
     return kept_lexicon(path)
 
 
-def grammars_of(facts: ModelFacts, beams: int = BEAMS, folder: Path | None = None) -> dict[str, BeamDecoder]:
+def grammars_of(facts: ModelFacts, beams: int | None = None, folder: Path | None = None) -> dict[str, BeamDecoder]:
     """Searches for one kind of phrase, by the names that clients choose them by.
 
     They are n-grams `LANGUAGE-NAME.arpa` of the language: those that ship, and those of the operator's folder, which
@@ -128,13 +128,13 @@ def _grammar_files(folder: Path) -> list[Path]:
     return paths
 
 
-def own_search(config: OwnConfig, beams: int, language: Language, **options: Any) -> BeamDecoder:
+def own_search(config: OwnConfig, beams: int | None, language: Language, **options: Any) -> BeamDecoder:
     """The beam search over one of our models' outputs: phones where both sides know them, else letters."""
     return BeamDecoder(
         config.vocabulary,
         config.frame_s,
         outputs=config.outputs,
-        beams=beams,
+        beams=BEAMS if beams is None else beams,
         lm=language.lm,
         phone_lexicon=language.phone_lexicon,
         weights=language.weights,
@@ -146,7 +146,7 @@ def decoder_of(
     facts: ModelFacts,
     *,
     decoder: DecoderName = "auto",
-    beams: int = BEAMS,
+    beams: int | None = None,
     lm: LanguageModelName = None,
     reproducible: bool = False,
 ) -> Decoder:
@@ -169,6 +169,7 @@ def decoder_of(
         search = own_search(own, beams, Language.load(path, own.phones, own.language, own.trained_name))
     else:
         words = Language.load(lm) if isinstance(lm, Path) else Language(weights=DecodingWeights(word_bonus=0.0))
+        beams = BEAMS if beams is None else beams
         search = BeamDecoder(tokens, config.frame_s, beams=beams, lm=words.lm, weights=words.weights)
     search.warm_up()
     return search
@@ -178,7 +179,7 @@ def _transducer(
     facts: ModelFacts,
     transducer: TransducerSource,
     decoder: DecoderName,
-    beams: int,
+    beams: int | None,
     lm: LanguageModelName,
     *,
     alone: bool,
@@ -189,7 +190,7 @@ def _transducer(
         raise PublishedModelError(f"{name} is a transducer, which is searched without a language model: leave out --lm")
     if decoder != "beam":
         return TransducerDecoder(transducer.load(), frame_s, transducer.digest, alone=alone)
-    beams = TRANSDUCER_BEAMS if beams == BEAMS else beams
+    beams = TRANSDUCER_BEAMS if beams is None else beams
     if not 1 <= beams <= MAX_TRANSDUCER_BEAMS:
         raise PublishedModelError(
             f"{name} is a transducer, whose beam search has 1 to {MAX_TRANSDUCER_BEAMS} beams, not --beams {beams}"

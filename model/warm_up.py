@@ -39,9 +39,9 @@ from model.published.compiled.transducer import step as transducer
 from model.published.compiled.zipformer2 import step as zipformer2
 from model.published.features import FbankWindows, add_samples
 from model.published.filter_bank import WHISPER
-from model.published.frame_joiner import FrameJoiner, Rows
 from model.published.states import SlotStates, StateTensor
 from model.published.timing import PublishedDescription
+from model.published.transducer.frame_joiner import FrameJoiner, Rows
 from model.punctuation.step import tag_words
 from model.punctuation.tagger import shipped_tagger
 from model.vad import step as vad

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_va
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from model.config import BEAMS, MAX_BEAMS, SHIPPED_LANGUAGES
+from model.config import MAX_BEAMS, SHIPPED_LANGUAGES
 from model.whisper import folder_of
 from server.configuration.addresses import ListenAddress, listen_address, listen_host
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
@@ -131,8 +131,8 @@ class Settings(BaseSettings):
 
     decoder: Literal["auto", "greedy", "beam"] = "auto"
     """Decoder; `auto` takes beam search where there is a language model."""
-    beams: int = Field(BEAMS, ge=1, le=MAX_BEAMS)
-    """Hypotheses that beam search keeps."""
+    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
+    """Hypotheses that beam search keeps. By default 128, for a transducer 4."""
     lm: Literal["off"] | Path | None = None
     """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
     finals: Literal["fast", "accurate"] = "fast"

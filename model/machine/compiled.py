@@ -88,11 +88,11 @@ SOURCES = (
     "published/compiled/zipformer2/step",
     "published/features",
     "published/filter_bank",
-    "published/frame_joiner",
     "published/graphs/metadata",
     "published/scales",
     "published/states",
     "published/timing",
+    "published/transducer/frame_joiner",
     "punctuation/step",
     "vad/step",
 )

@@ -26,7 +26,7 @@ from model.published.scales import FILE, Scales
 from model.published.slots import PublishedSlots
 from model.published.stepping import GraphSlots, check_graph, least_rows, why_undivided
 from model.published.timing import PublishedDescription
-from model.published.transducer import TransducerNetworks
+from model.published.transducer.networks import TransducerNetworks
 from model.published.transducer_files import NetworkForm, TransducerFiles, symbols_and_files
 
 LARGEST_BATCH = 32

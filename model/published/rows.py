@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from model.description import ModelDescription
 from model.facts import AcousticModel, ModelFacts, Slots
-from model.published.greedy_search import GreedySearch
+from model.published.transducer.greedy_search import GreedySearch
 from model.recordings import read_pcm
 
 SPEECH = Path(__file__).parents[1] / "samples" / "demo.flac"

@@ -17,7 +17,7 @@ from model.published.files import PublishedFiles
 from model.published.graphs.metadata import Graph
 from model.published.reading import check_vocabulary, network_of
 from model.published.scales import Scales
-from model.published.transducer import Recurrent, Stateless, TransducerNetworks
+from model.published.transducer.networks import Recurrent, Stateless, TransducerNetworks
 
 
 @dataclass(frozen=True, slots=True)

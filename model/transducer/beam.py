@@ -22,7 +22,7 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyState
 from model.ctc.interface import digest_of
 from model.ctc.words import Word
-from model.published.transducer import TransducerNetworks
+from model.published.transducer.networks import TransducerNetworks
 from model.transducer.decoder import NOWHERE, TransducerDecoder, TransducerState
 from model.transducer.terms import TermState
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.interface import digest_of
-from model.published.greedy_search import GreedySearch, TermBonus
-from model.published.transducer import TransducerNetworks
+from model.published.transducer.greedy_search import GreedySearch, TermBonus
+from model.published.transducer.networks import TransducerNetworks
 from model.transducer.spelling import Speller
 from model.transducer.terms import PIECE_BOOST, PieceTerms, TermState, piece_terms
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model.config import BEAMS
 from server.cli.errors import bad_option, fail
 from server.cli.options import (
     CheckedCommand,
@@ -18,7 +19,6 @@ from server.cli.options import (
     Part,
     PartOption,
     PrecisionOption,
-    default_of,
 )
 
 if TYPE_CHECKING:
@@ -166,12 +166,7 @@ def tune(
         Average,
         typer.Option(help="Minimize the mean of the sources' word error rates, or the rate of all words pooled."),
     ] = Average.MEAN,
-    beams: Annotated[
-        int,
-        typer.Option(
-            help="Beam width: hypotheses kept per stream.", min=1, max=1_024, default_factory=default_of("beams")
-        ),
-    ],
+    beams: Annotated[int, typer.Option(help="Beam width: hypotheses kept per stream.", min=1, max=1_024)] = BEAMS,
     threads: Annotated[int, typer.Option(help="Recordings decoded at once.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Random seed of the search.")] = 1,
     part: PartOption = Part.A,

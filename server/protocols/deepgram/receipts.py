@@ -10,6 +10,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder
 from model.ctc.two_pass import TwoPassDecoder
+from model.transducer.beam import TransducerBeamDecoder
 from server.models.service import ModelService
 from server.protocols.deepgram.parameters import TABLE, Kind
 from server.protocols.deepgram.query import BIASING, ListenRequest
@@ -96,7 +97,7 @@ def digests_of(model: ModelService, request: ListenRequest, setup: Setup) -> Dig
 def _search(decoder: Decoder) -> tuple[str, int]:
     """Return the kind of a decoder, as `--decoder` names it, and its hypotheses."""
     first = decoder.first if isinstance(decoder, TwoPassDecoder) else decoder
-    if isinstance(first, BeamDecoder):
+    if isinstance(first, BeamDecoder | TransducerBeamDecoder):
         return "beam", first.beams
     return "greedy" if isinstance(first, GreedyDecoder) else "", 1
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from model.config import BEAMS
 from model.ctc.bias import NO_BIAS, Bias
 from model.decoder import decoder_of
 from model.errors import PublishedModelError
@@ -125,7 +126,8 @@ def test_a_stream_has_the_same_bits_alone_in_company_saved_and_copied(kind):
 def test_beams_and_language_models_that_a_transducer_has_not_are_refused(tmp_path):
     facts = model_of(KINDS[0]).facts
     assert decoder_of(facts, decoder="beam").beams == 4
-    with pytest.raises(PublishedModelError, match="has 1 to 8 beams"):
-        decoder_of(facts, decoder="beam", beams=9)
+    for beams in (9, BEAMS):  # also the default of other models
+        with pytest.raises(PublishedModelError, match=f"has 1 to 8 beams, not --beams {beams}"):
+            decoder_of(facts, decoder="beam", beams=beams)
     with pytest.raises(PublishedModelError, match="leave out --lm"):
         decoder_of(facts, lm=tmp_path / "words.arpa")

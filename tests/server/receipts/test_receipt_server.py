@@ -18,6 +18,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from model.ctc.beam import BeamDecoder
+from model.decoder import decoder_of
 from server.errors import SettingsError
 from server.receipts.keys import ReceiptKeys
 from server.receipts.recorded import Recorded
@@ -25,6 +26,7 @@ from server.receipts.verification import check_audio, check_recorded
 from server.recognition.audio_digest import digest_of
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
+from tests.support.networks.published import model_of
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.receipted import record, recorded, with_keys
 from tests.support.servers.spelling import CONFIG, silence, spell
@@ -48,6 +50,14 @@ def server(keys: tuple[Path, ReceiptKeys]) -> Iterator[LiveServer]:
 
 def speech(rate: int = RATE) -> np.ndarray:
     return np.concatenate([part for text in TEXTS for part in (spell(text, rate), silence(0.9, rate))])
+
+
+def test_the_beam_search_of_a_transducer_is_named(keys: Any) -> None:
+    model = model_of("zipformer2-transducer")
+    search = decoder_of(model.facts, decoder="beam")
+    with LiveServer(model=model, decoder=search, receipt_key_file=keys[0]) as server:
+        info = recorded(record(server, silence(0.5, RATE))).setup.model
+    assert (info.decoder, info.beams) == ("beam", 4)
 
 
 def test_each_final_and_the_last_message_have_a_receipt_of_one_chain(server: LiveServer, keys: Any) -> None:

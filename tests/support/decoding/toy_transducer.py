@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from model.ctc.tokens import Tokens
-from model.published.frame_joiner import Rows
-from model.published.transducer import best_of
+from model.published.transducer.frame_joiner import Rows
+from model.published.transducer.networks import best_of
 from model.transducer.decoder import TransducerDecoder
 
 SYLLABLES = [first + second for first in "bdgklmnprstvz" for second in ("a", "e", "i", "o", "u")]

@@ -10,8 +10,8 @@ import numpy as np
 
 from model.acoustic import log_probs_of
 from model.decoder import decoder_of
-from model.published.greedy_search import GreedySearch
 from model.published.published_model import PublishedModel
+from model.published.transducer.greedy_search import GreedySearch
 from server.tools.sherpa import FACTORIES, is_buffered, silence_of
 from tests.support.needs import need_package
 from tests.support.networks.compiled import SIZES

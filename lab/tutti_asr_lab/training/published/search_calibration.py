@@ -8,46 +8,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.published.compiled.transducer.checking import read_weights
-from model.published.compiled.transducer.network import CompiledCalls, CompiledTransducer
-from model.published.compiled.transducer.networks import CompiledNetworks
+from model.published.compiled.transducer.network import CompiledNetworks
 from model.published.compiled.transducer.weights import TransducerWeights
-from model.published.greedy_search import GreedySearch
 from model.published.published_model import PublishedModel
+from model.published.transducer.greedy_search import GreedySearch
+from model.published.transducer.networks import TransducerNetworks
 from tutti_asr_lab.training.published.calibration import LEAST_SIZE, Calibrated, Seen, calibrated
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
 
-class _SampledTransducer(CompiledTransducer):
+class _SampledNetworks(CompiledNetworks):
     """The networks in floats; all calls add samples of their inputs to `seen`, by name of the linear layer."""
 
-    def __init__(self, weights: TransducerWeights) -> None:
-        super().__init__(weights, weights.linears)
-        self.source, self.dice = weights, np.random.default_rng(1)
+    def __init__(self, weights: TransducerWeights, published: TransducerNetworks) -> None:
+        self._source, self._dice = weights, np.random.default_rng(1)
         self.seen = {linear.name: Seen(-1) for linear in weights.linears}
+        super().__init__(weights, published)
 
-    def add(self, name: str, x: Floats) -> None:
+    def _add(self, name: str, x: Floats) -> None:
         """Add samples of the inputs (N, K) of a layer."""
-        self.seen[name].add(x, self.dice)
-
-    def calls(self) -> CompiledCalls:
-        """Return calls whose inputs are sampled."""
-        return _SampledCalls(self)
-
-
-class _SampledCalls(CompiledCalls):
-    def __init__(self, network: _SampledTransducer) -> None:
-        super().__init__(network)
-        self._sampled, self._source = network, network.source
+        self.seen[name].add(x, self._dice)
 
     def project(self, encoded: Floats) -> Floats:
         if self._source.frames is not None:
-            self._sampled.add(self._source.frames.name, encoded)
+            self._add(self._source.frames.name, encoded)
         return super().project(encoded)
 
     def predict(self, symbols: Indices, states: Floats | None = None, /) -> Floats:
-        source, add = self._source, self._sampled.add
+        source, add = self._source, self._add
         before = None if states is None else states.copy()
         outputs = super().predict(symbols, states)
         embedded = np.where(symbols[..., np.newaxis] < 0, np.float32(0), source.embedding[symbols])
@@ -66,12 +56,12 @@ class _SampledCalls(CompiledCalls):
             add(source.history.name, decoded)
         return outputs
 
-    def best(self, frames: Floats, history: Floats, written: NDArray[np.bool_]) -> tuple[Indices, Floats]:
-        total = frames + history
-        self._sampled.add(
+    def best(self, frames: Floats, outputs: Floats, written: NDArray[np.bool_]) -> tuple[Indices, Floats]:
+        total = frames + outputs
+        self._add(
             self._source.scores.name, np.tanh(total) if self._source.activation == "Tanh" else np.maximum(total, 0)
         )
-        return super().best(frames, history, written)
+        return super().best(frames, outputs, written)
 
 
 def calibrate_search(model: PublishedModel, outputs: Sequence[Floats]) -> list[Calibrated]:
@@ -83,8 +73,8 @@ def calibrate_search(model: PublishedModel, outputs: Sequence[Floats]) -> list[C
     if files is None or not isinstance(networks, CompiledNetworks):
         return []
     weights = read_weights(files.decoder, files.joiner, recurrent=files.recurrent is not None)
-    sampled, step = _SampledTransducer(weights), model.config.frames_per_step
-    search = GreedySearch(CompiledNetworks(sampled, networks))
+    sampled, step = _SampledNetworks(weights, networks), model.config.frames_per_step
+    search = GreedySearch(sampled)
     for frames in outputs:
         context, output = (part.copy() for part in search.networks.start)
         for first in range(model.config.delay_frames, len(frames), step):

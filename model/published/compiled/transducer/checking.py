@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from model.errors import PublishedModelError
 from model.published.compiled.compiling import MOST_NOISE, decibels, noise_of, read_graph
 from model.published.compiled.linears import with_scales
-from model.published.compiled.transducer.network import CompiledTransducer
-from model.published.compiled.transducer.networks import CompiledNetworks
+from model.published.compiled.transducer.network import CompiledNetworks
 from model.published.compiled.transducer.weights import TransducerWeights, read_transducer
 from model.published.graphs.metadata import Graph
 from model.published.scales import Scales
-from model.published.transducer import Recurrent, Stateless, TransducerNetworks
+from model.published.transducer.networks import Recurrent, Stateless, TransducerNetworks
 
 Floats = NDArray[np.float32]
 Published = Stateless | Recurrent
@@ -33,14 +32,15 @@ def compiled_networks(
     """
     try:
         weights, reference = read_networks(published, in_floats=in_floats)
-        compiled = CompiledNetworks(CompiledTransducer(weights, weights.linears), published)
+        compiled = CompiledNetworks(weights, published)
         noise = _noise(reference, compiled, weights)
     except (PublishedModelError, ValueError) as error:  # they are other networks
         return published, str(error)
     if not noise <= MOST_NOISE:
         return published, f"the signal-to-noise ratio of decoder and joiner to the graphs is {decibels(noise):.1f} dB"
     if scales is not None:
-        compiled = CompiledNetworks(CompiledTransducer(weights, with_scales(weights.linears, scales)), published)
+        scaled = weights.with_linears(with_scales(weights.linears, scales))
+        compiled = CompiledNetworks(scaled, published)
     return compiled, ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,28 +10,32 @@ from numpy.typing import NDArray
 
 from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.vectors import ROW
-from model.published.compiled.linears import Linear, LinearTable, Scratch
+from model.published.compiled.linears import LinearTable, Scratch
 from model.published.compiled.transducer import step
 from model.published.compiled.transducer.step import BEST_BYTES, Plan, Shapes, Tables, Work
 from model.published.compiled.transducer.weights import TransducerWeights
-from model.published.frame_joiner import Rows
-
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
+from model.published.transducer.frame_joiner import Rows
+from model.published.transducer.networks import Contexts, Floats, Indices, TransducerNetworks
 
 LARGEST_CALL = 32  # rows
 
 
-class CompiledTransducer:
-    """The packed networks, shared by all searches."""
+class CompiledNetworks:
+    """Networks in another form than the graphs that they stand for; implements `TransducerNetworks` by structure.
 
-    def __init__(self, weights: TransducerWeights, linears: Sequence[Linear]) -> None:
-        """`linears`: those of the weights, with or without scales, in the same order."""
-        weights = weights.with_linears(tuple(linears))
+    Contexts are those of the graphs; outputs of the prediction network are what the joiner adds to a frame. Any number
+    of rows, in any thread: a row has the same bits in every batch.
+    """
+
+    rows = Rows()
+
+    def __init__(self, weights: TransducerWeights, published: TransducerNetworks) -> None:
+        """`weights`: those of the networks `published`; linear layers with a scale are computed in integers."""
+        self.tokens, self.symbols_per_frame = published.tokens, published.symbols_per_frame
         parts = weights.linears[:-1]
         width = weights.embedding.shape[1]
         decoded = weights.hidden or weights.prediction[-1].weight.shape[1]
-        self.shapes = Shapes(
+        self._shapes = Shapes(
             embedding=width,
             context=weights.context,
             layers=weights.layers,
@@ -50,53 +54,24 @@ class CompiledTransducer:
             LinearTable([weights.scores], rows=LARGEST_CALL),
         )
         embedding = self._arrays.keep(np.asarray(weights.embedding, np.float32))
-        self.plan = Plan(self.shapes, Tables(embedding, self._parts.address, self._scores.address))
-        self.padded_symbols = int(weights.scores.weight.shape[1])  # columns of a row of scores
+        self._plan = Plan(self._shapes, Tables(embedding, self._parts.address, self._scores.address))
+        self._padded_symbols = int(weights.scores.weight.shape[1])  # columns of a row of scores
         self._offsets, self._work_bytes = self._work_offsets()
+        self._own = threading.local()  # work space of each thread
+        context, _ = published.start
+        self.start: tuple[Contexts, Floats] = (
+            (context, self.predict(context))
+            if weights.context
+            else self.advance(np.zeros_like(context), np.array([self.tokens.blank]))
+        )
 
-    @property
-    def weight_bytes(self) -> int:
-        """Size of the packed weights."""
-        return self._arrays.nbytes + self._parts.weight_bytes + self._scores.weight_bytes
-
-    def calls(self) -> CompiledCalls:
-        """Return the calls with work space of their own; each thread needs its own."""
-        return CompiledCalls(self)
-
-    def work(self) -> tuple[Work, NDArray[np.uint8]]:
-        """Return the addresses of new work space, and its memory."""
-        memory = aligned(self._work_bytes)
-        start = int(memory.ctypes.data)
-        places: dict[str, Any] = {name: start + offset for name, offset in self._offsets.items()}
-        for name in ("parts", "scores"):
-            places[name] = Scratch(*(places.pop(f"{name}.{part}") for part in Scratch._fields))
-        return Work(**places), memory
-
-    def _work_offsets(self) -> tuple[dict[str, int], int]:
-        shapes, row = self.shapes, self.padded_symbols * 4
-        sizes = {
-            "embedded": LARGEST_CALL * max(1, shapes.context) * shapes.embedding * 4,
-            "gates": LARGEST_CALL * 4 * shapes.hidden * 4,
-            "decoded": LARGEST_CALL * shapes.decoded * 4,
-            "joined": LARGEST_CALL * shapes.joined * 4,
-            "best": BEST_BYTES,
-            "row": row,
-            "spare": row + ROW,
-        }
-        for name, table in (("parts", self._parts), ("scores", self._scores)):
-            sizes |= {f"{name}.{part}": size for part, size in zip(Scratch._fields, table.scratch_bytes, strict=True)}
-        return offsets_of(sizes)
-
-
-class CompiledCalls:
-    """`Calls` of compiled networks, over any number of rows; a row has the same bits in every batch."""
-
-    rows = Rows()
-
-    def __init__(self, network: CompiledTransducer) -> None:
-        self._network, self._plan = network, network.plan
-        self._work, self._memory = network.work()
-        self._shapes = network.shapes
+    def advance(self, contexts: Contexts, symbols: Indices) -> tuple[Contexts, Floats]:
+        """See `TransducerNetworks`."""
+        if not self._shapes.context:
+            contexts = np.array(contexts, np.float32, order="C")  # a copy, which the call changes
+            return contexts, self.predict(symbols, contexts)
+        contexts = np.concatenate([contexts[:, 1:], symbols[:, np.newaxis]], axis=1)
+        return contexts, self.predict(contexts)
 
     def project(self, encoded: Floats) -> Floats:
         """Return what the joiner adds of an encoder's frames (R, T, D): (R, T, J)."""
@@ -122,23 +97,51 @@ class CompiledCalls:
             step.predict(self._plan, self._work, chosen.ctypes.data, at, len(chosen), predicted.ctypes.data)
         return outputs
 
-    def join(self, frames: Floats, history: Floats) -> Floats:
+    def join(self, frames: Floats, outputs: Floats) -> Floats:
         """Return the scores (N, V) of all symbols, from results of `project` and `predict`, both (N, J)."""
-        scores = np.empty((len(frames), self._network.padded_symbols), np.float32)
+        scores = np.empty((len(frames), self._padded_symbols), np.float32)
         for part in _parts(len(frames)):
-            x, y = (np.ascontiguousarray(each[part]) for each in (frames, history))
+            x, y = (np.ascontiguousarray(each[part]) for each in (frames, outputs))
             out = scores[part]
             step.join(self._plan, self._work, x.ctypes.data, y.ctypes.data, len(x), out.ctypes.data)
         return scores[:, : self._shapes.symbols]
 
-    def best(self, frames: Floats, history: Floats, written: NDArray[np.bool_]) -> tuple[Indices, Floats]:
+    def best(self, frames: Floats, outputs: Floats, written: NDArray[np.bool_]) -> tuple[Indices, Floats]:
         """Return the best symbol of each row, as `join` scores it, and its log-probability if it is `written` (V,)."""
         symbols, log_probs = np.empty(len(frames), np.int64), np.empty(len(frames), np.float32)
         for part in _parts(len(frames)):
-            x, y = (np.ascontiguousarray(each[part]) for each in (frames, history))
+            x, y = (np.ascontiguousarray(each[part]) for each in (frames, outputs))
             results = symbols[part].ctypes.data, log_probs[part].ctypes.data
             step.find_best(self._plan, self._work, x.ctypes.data, y.ctypes.data, len(x), written.ctypes.data, results)
         return symbols, log_probs
+
+    @property
+    def _work(self) -> Work:
+        """Addresses of the thread's work space."""
+        if not hasattr(self._own, "work"):
+            self._own.memory = aligned(self._work_bytes)
+            start = int(self._own.memory.ctypes.data)
+            places: dict[str, Any] = {name: start + offset for name, offset in self._offsets.items()}
+            for name in ("parts", "scores"):
+                places[name] = Scratch(*(places.pop(f"{name}.{part}") for part in Scratch._fields))
+            self._own.work = Work(**places)
+        work: Work = self._own.work
+        return work
+
+    def _work_offsets(self) -> tuple[dict[str, int], int]:
+        shapes, row = self._shapes, self._padded_symbols * 4
+        sizes = {
+            "embedded": LARGEST_CALL * max(1, shapes.context) * shapes.embedding * 4,
+            "gates": LARGEST_CALL * 4 * shapes.hidden * 4,
+            "decoded": LARGEST_CALL * shapes.decoded * 4,
+            "joined": LARGEST_CALL * shapes.joined * 4,
+            "best": BEST_BYTES,
+            "row": row,
+            "spare": row + ROW,
+        }
+        for name, table in (("parts", self._parts), ("scores", self._scores)):
+            sizes |= {f"{name}.{part}": size for part, size in zip(Scratch._fields, table.scratch_bytes, strict=True)}
+        return offsets_of(sizes)
 
 
 def _parts(rows: int) -> list[slice]:

@@ -7,6 +7,7 @@ activation of the sum. Source: NeMo's RNNTDecoder and RNNTJoint, icefall's Decod
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,7 +64,7 @@ class TransducerWeights:
         """Width of the LSTM, 0 without one."""
         return 0 if self.context else int(self.prediction[1].weight.shape[0])
 
-    def with_linears(self, linears: tuple[Linear, ...]) -> TransducerWeights:
+    def with_linears(self, linears: Iterable[Linear]) -> TransducerWeights:
         """Return the same with other layers, in the order of `linears`."""
         rest = list(linears)
         prediction = tuple(rest.pop(0) for _ in self.prediction)

@@ -20,18 +20,18 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.errors import PublishedModelError
 from model.published.compiled.linears import Linear
 from model.published.compiled.transducer.checking import compiled_networks, read_networks
-from model.published.compiled.transducer.network import LARGEST_CALL, CompiledTransducer
-from model.published.compiled.transducer.networks import CompiledNetworks
+from model.published.compiled.transducer.network import LARGEST_CALL, CompiledNetworks
 from model.published.compiled.transducer.weights import TransducerWeights, read_transducer
 from model.published.graphs.onnx_graph import OnnxGraph
-from model.published.greedy_search import GreedySearch
 from model.published.published_model import PublishedModel
 from model.published.scales import Scale, quantized_weights
-from model.published.transducer import Recurrent, Stateless, TransducerNetworks
+from model.published.transducer.greedy_search import GreedySearch
+from model.published.transducer.networks import Recurrent, Stateless, TransducerNetworks
 from model.published.transducer_files import _LOADED
 from model.transducer.beam import TransducerBeamDecoder
 from model.transducer.decoder import TransducerDecoder
 from tests.support.audio.speech import ROOT
+from tests.support.decoding.toy_transducer import ToyNetworks
 from tests.support.networks.compiled import compiled_folder, compiled_model
 from tests.support.networks.probes.graph import Graph
 from tests.support.networks.published import model_of, probe_of
@@ -64,9 +64,11 @@ def random_weights(kind: str) -> TransducerWeights:
 NAMED = ((("inputs", 16), ("state", 32)), (("inputs", 32), ("state", 32)))
 
 
-def network(weights: TransducerWeights, *, integers: bool) -> CompiledTransducer:
+def network(weights: TransducerWeights, *, integers: bool) -> CompiledNetworks:
     scale = Scale.of(-2, 2) if integers else None
-    return CompiledTransducer(weights, [replace(each, scale=scale) for each in weights.linears])
+    published, (symbols, states, _) = ToyNetworks(), inputs(weights, 1)
+    published.start = symbols if states is None else states, published.start[1]
+    return CompiledNetworks(weights.with_linears(replace(each, scale=scale) for each in weights.linears), published)
 
 
 def inputs(weights: TransducerWeights, rows: int) -> tuple[NDArray[np.int64], Floats | None, Floats]:
@@ -81,7 +83,7 @@ def inputs(weights: TransducerWeights, rows: int) -> tuple[NDArray[np.int64], Fl
 
 def results(weights: TransducerWeights, rows: int, *, integers: bool, chosen: slice = slice(None)) -> list[Any]:
     """Outputs of all calls for rows, or the chosen ones of them."""
-    calls = network(weights, integers=integers).calls()
+    calls = network(weights, integers=integers)
     symbols, states, frames = inputs(weights, rows)
     states = None if states is None else np.ascontiguousarray(states[chosen])
     history, projected = calls.predict(symbols[chosen], states), calls.project(frames[:, chosen])[0]
@@ -152,7 +154,7 @@ def test_the_best_symbol_is_the_first_with_the_highest_score(kind: str, integers
 
 def test_a_log_probability_that_is_not_wanted_is_zero() -> None:
     weights = random_weights(LSTM)
-    calls, (symbols, states, frames) = network(weights, integers=True).calls(), inputs(weights, ROWS)
+    calls, (symbols, states, frames) = network(weights, integers=True), inputs(weights, ROWS)
     history, projected = calls.predict(symbols, states), calls.project(frames)[0]
     every, some = np.ones(VOCABULARY, np.bool_), np.arange(VOCABULARY) % 2 == 0
     best, log_probs = calls.best(projected, history, every)

@@ -13,7 +13,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from model.machine.device import Device
 from model.published.compiled.compiling import Verdict
-from model.published.compiled.transducer.networks import CompiledNetworks
+from model.published.compiled.transducer.network import CompiledNetworks
 from model.published.graphs.dequantized import dequantized
 from model.published.graphs.onnx_graph import OnnxGraph
 from model.published.published_model import PublishedModel

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from model.ctc.tokens import Tokens
 from model.errors import PublishedModelError
-from model.published.frame_joiner import COMPARED_ROWS, Rows, joiner_rows
 from model.published.graphs.metadata import Graph
+from model.published.transducer.frame_joiner import COMPARED_ROWS, Rows, joiner_rows
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]

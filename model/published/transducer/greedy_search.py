@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from model.published.frame_joiner import FrameJoiner
-from model.published.transducer import Contexts, Floats, Indices, TransducerNetworks, log_probs_of, written
+from model.published.transducer.frame_joiner import FrameJoiner
+from model.published.transducer.networks import Contexts, Floats, Indices, TransducerNetworks, log_probs_of, written
 
 NONE = -1.0  # no symbol
 

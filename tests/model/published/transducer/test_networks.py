@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from model.acoustic import load_model
-from model.published.frame_joiner import Rows
-from model.published.greedy_search import NONE, GreedySearch
 from model.published.rows import check_rows
-from model.published.transducer import NEMO_SYMBOLS, Recurrent
+from model.published.transducer.frame_joiner import Rows
+from model.published.transducer.greedy_search import NONE, GreedySearch
+from model.published.transducer.networks import NEMO_SYMBOLS, Recurrent
 from tests.support.networks.probes import make_probe
 from tests.support.networks.published import model_of
 
