@@ -148,17 +148,19 @@ async def _run(_: FastAPI, *, replica: Replica, ports: Sequence[SecondPort], lis
         for port in ports:
             await port.start()
     on_sighup(replica.guard.keys.reload)
-    yield
-    for port in ports:
-        port.stop()
-    watchdog.stop()
-    replica.decoding.close()
-    replica.forks.stop()
-    replica.terms.close()
-    replica.models.close()
-    replica.usage.report_open()
-    await asyncio.to_thread(replica.usage.close)
-    await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
+    try:
+        yield
+    finally:
+        for port in ports:
+            port.stop()
+        watchdog.stop()
+        replica.decoding.close()
+        replica.forks.stop()
+        replica.terms.close()
+        replica.models.close()
+        replica.usage.report_open()
+        await asyncio.to_thread(replica.usage.close)
+        await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
 
 
 def _watched(service: ModelService, timeout_s: float) -> WatchedEngine:

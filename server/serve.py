@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
-from batching.errors import EngineDown
+from batching.errors import BatchingError, EngineDown
 from model.errors import install_hint
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
-from server.app import create_app
+from server.app import Application, create_app
 from server.configuration.addresses import check_addresses, open_address
+from server.errors import EngineDead
 from server.http.uvicorn_server import uvicorn_config
 from server.models.loading import load_served
 from server.models.registry import STOP_TIMEOUT_S, outlines_of
@@ -54,9 +56,11 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.serve")
 class DrainingServer(uvicorn.Server):
     """uvicorn that stops when its streams have ended, or were flushed and closed with 1012."""
 
-    def __init__(self, config: uvicorn.Config, replica: Replica) -> None:
-        super().__init__(config)
-        self._replica = replica
+    def __init__(self, application: Application) -> None:
+        self._replica = replica = application.replica
+        super().__init__(uvicorn_config(application.asgi, replica))
+        self.config.lifespan = "off"  # `_serve` has it
+        self._running = application.asgi.router.lifespan_context(application.asgi)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signalled = False
         self.forced_by: int | None = None
@@ -86,11 +90,10 @@ class DrainingServer(uvicorn.Server):
             self._replica.drain.announce()
             self._loop.call_soon_threadsafe(self._replica.drain.begin)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close connections; run the app's shutdown after a forced stop, too, which uvicorn would skip and log."""
-        await super().shutdown(sockets)
-        if self.force_exit:
-            await self.lifespan.shutdown()
+    async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Run the app's parts around uvicorn, which would skip their end after a forced stop, and log their errors."""
+        async with self._running:
+            await super()._serve(sockets)
 
     def _stop(self) -> None:
         self.should_exit = True
@@ -100,7 +103,7 @@ def run(settings: Settings) -> int:
     """Serve until a signal or the end of the drain. Raises: ModelError, SettingsError.
 
     Returns the exit status: 0 after a drain, 128 + signal if forced, `EXIT_LOST` without an engine, uvicorn's own if
-    it could not start.
+    it, or an engine, could not start.
     """
     reopen_closed_stdio()
     check_addresses(settings.addresses)  # before the models are loaded; uvicorn listens after that
@@ -119,7 +122,7 @@ def run(settings: Settings) -> int:
     application = create_app(settings, models, vad, make_session=make_session, outlines=outlines)
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
-    server = DrainingServer(uvicorn_config(application.asgi, replica), replica)
+    server = DrainingServer(application)
     server.on_message = log_lines.write
     server.on_forced = lambda sig: _end(128 + sig, replica, log_lines)
     replica.drain.when_done(lambda: _end(EXIT_LOST, replica, log_lines) if replica.drain.lost is not None else None)
@@ -128,6 +131,9 @@ def run(settings: Settings) -> int:
         server.run()
     except SystemExit as error:  # uvicorn's way to say that it could not start; it has logged why
         return int(error.code or 0)
+    except (EngineDead, BatchingError):
+        _log.exception("the server could not start")
+        return STARTUP_FAILURE
     finally:
         with contextlib.suppress(EngineDown):  # a thread that hangs ends with the process
             replica.models.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown

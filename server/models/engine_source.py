@@ -20,7 +20,6 @@ from batching.slot_model import SlotModel
 from batching.thread.step_token import StepToken
 from model.description import ModelDescription
 from model.facts import AcousticModel, ModelFacts
-from server.configuration.variables import spelled
 from server.errors import SettingsError
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.process import free_memory
@@ -31,7 +30,6 @@ from server.settings import Settings
 TILE_ROWS = 16  # of `reproducible`: small enough not to waste much on a few streams, a full vector width on many
 GIB = 2**30
 FLUSHES = 8  # that may wait in a queue on top of the audio
-
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.engine_source")
 
@@ -84,8 +82,8 @@ class EnginePlan:
             slots = model.slots(capacity=self.capacity, largest=self.largest, tile_rows=self.tile_rows)
         except MemoryError as error:
             raise SettingsError(
-                f"{self.name}: the states of {self.capacity} streams, uploads and forks cannot be allocated ({error}); "
-                f"lower {spelled('max_streams')}, or add memory"
+                f"max_streams: {self.name}: the states of {self.capacity} streams, uploads and forks cannot be "
+                f"allocated ({error}); set a lower number, or add memory"
             ) from error
         facts = getattr(model, "facts", None)  # the voice-activity model has none
         if not isinstance(facts, ModelFacts) or facts.device.type == "cpu":
@@ -103,8 +101,8 @@ class EnginePlan:
         needed, free = (f"{size / GIB:.1f} GiB" for size in (self.capacity * state_bytes, free_bytes))
         if self.fixed:
             raise SettingsError(
-                f"{self.name}: {self.capacity} states of {state_bytes / 2**20:.1f} MiB, for live streams, uploads and "
-                f"forks, need {needed}, but {free} of memory are free; lower {spelled('max_streams')}, or add memory"
+                f"max_streams: {self.name}: {self.capacity} states of {state_bytes / 2**20:.1f} MiB, for live streams, "
+                f"uploads and forks, need {needed}, but {free} of memory are free; set a lower number, or add memory"
             )
         _log.warning("memory is enough for fewer streams than slots", model=self.name, streams=fitting, free=free)
 

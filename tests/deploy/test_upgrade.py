@@ -54,5 +54,7 @@ def test_tickets_of_another_version_are_refused_by_name_and_no_audio_is_lost(tmp
     assert run.figures["Short"].streams > 10
     found = run.figures["Resumable"]
     assert set(found.refused_tickets) == {TicketCode.VERSION}
-    assert found.by_replay == found.refused_tickets[TicketCode.VERSION]
-    assert found.by_ticket + found.by_replay == found.reconnections, "the others move among replicas of one version"
+    refused = found.refused_tickets[TicketCode.VERSION]
+    assert refused <= found.by_replay <= refused + found.before_ticket
+    by_ticket = found.reconnections - refused - found.before_ticket
+    assert found.by_ticket == by_ticket, "the others move among replicas of one version"

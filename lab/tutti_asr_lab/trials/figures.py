@@ -23,6 +23,7 @@ class StreamFigures(msgspec.Struct, frozen=True):
     reconnections: int
     by_ticket: int  # resumed exactly where they were
     by_replay: int  # replayed from the last final
+    before_ticket: int  # reconnections before the first ticket: replayed, or nothing had been sent
     refused_tickets: dict[str, int]
     closes: dict[int, int]  # codes other than 1000
     refusals: dict[int, int]  # HTTP statuses
@@ -50,6 +51,7 @@ def figures(outcomes: Sequence[Outcome], references: Mapping[str, str]) -> Strea
         reconnections=sum(events.reconnects for events in all_events),
         by_ticket=sum(events.resumed for events in all_events),
         by_replay=sum(events.replayed for events in all_events),
+        before_ticket=sum(outcome.before_ticket for outcome in outcomes),
         refused_tickets=dict(Counter(code for events in all_events for code in events.refused_tickets)),
         closes=dict(sorted(Counter(code for outcome in outcomes for code in outcome.closes).items())),
         refusals=dict(sorted(Counter(status for outcome in outcomes for status in outcome.statuses).items())),

@@ -16,7 +16,8 @@ from loadtest.errors import NoReference
 from loadtest.generator.composition import compose, read_recordings
 from loadtest.generator.level import Schedule
 from loadtest.generator.settings import SAMPLE_RATE
-from tutti_asr_client.connection_events import Connected, ConnectionEvents, Event, Waiting
+from tutti_asr_client.connection_events import Connected, ConnectionEvents, Event, TicketRefused, Waiting
+from tutti_asr_client.continuity import Beginning
 from tutti_asr_client.errors import BadMessage, ClientError, ClosedAbnormally, Refused
 from tutti_asr_client.files.pacing import PcmSource
 from tutti_asr_client.live import ListenClient, connect
@@ -34,6 +35,9 @@ PATIENCE_S = 120.0
 
 DEAD_AFTER_S = 20.0
 """A server that does not answer a ping within this time counts as lost; longer than the tested health checks."""
+
+FIRST_TICKET_S = 2.0
+"""Audio within which a stream has its first ticket: servers send it after one second."""
 
 SAME_S = 0.005
 """Tolerance for consecutive finals to be adjacent, since servers round times to milliseconds."""
@@ -65,6 +69,7 @@ class Outcome:
     events: ConnectionEvents = field(default_factory=ConnectionEvents)
     connected_at: list[float] = field(default_factory=list)
     lost_at: list[float] = field(default_factory=list)
+    before_ticket: int = 0  # reconnections of a stream so young that it had no ticket
     covered_s: float = 0.0  # audio covered by finals
     gaps_s: float = 0.0  # audio between two finals that none covers
 
@@ -121,11 +126,17 @@ async def reference_texts(url: str, wanted: Sequence[Audio]) -> dict[str, str]:
 async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:
     """Play with resumption and retries. Problems are stored in the outcome, not raised."""
     loop = asyncio.get_running_loop()
-    outcome = Outcome(audio)
+    outcome, refused = Outcome(audio), False
 
     def note(event: Event) -> None:
+        nonlocal refused
         if isinstance(event, Connected):
+            had_ticket = refused or event.beginning is Beginning.TICKET or event.replay_s > FIRST_TICKET_S
+            outcome.before_ticket += bool(outcome.connected_at) and not had_ticket
             outcome.connected_at.append(loop.time())
+            refused = False
+        elif isinstance(event, TicketRefused):
+            refused = True
         elif isinstance(event, Waiting):
             outcome.lost_at.append(loop.time())
             _note_failure(outcome, event.error)

@@ -146,8 +146,8 @@ def test_states_that_do_not_fit_into_memory_are_refused_if_the_number_of_streams
         plan.check_memory(9 * MIB, plan.capacity * 9 * MIB - 1)
     needed = f"{plan.capacity * 9 / 1024:.1f} GiB"
     assert str(error.value) == (
-        f"model large: {plan.capacity} states of 9.0 MiB, for live streams, uploads and forks, need {needed}, but "
-        f"{needed} of memory are free; lower --max-streams (TUTTI_MAX_STREAMS), or add memory"
+        f"max_streams: model large: {plan.capacity} states of 9.0 MiB, for live streams, uploads and forks, need "
+        f"{needed}, but {needed} of memory are free; set a lower number, or add memory"
     )
 
 
@@ -163,7 +163,7 @@ def test_with_an_automatic_number_of_streams_a_warning_says_how_many_fit() -> No
 def test_the_memory_of_the_machine_is_checked_for_models_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.models.engine_source.free_memory", lambda: 100)
     plan = EnginePlan.of(Settings(max_streams=100), SpellingModel().config, "model spelling")
-    with pytest.raises(SettingsError, match="lower --max-streams"):
+    with pytest.raises(SettingsError, match=r"max_streams: .* set a lower number"):
         plan.slots_of(SpellingModel())
 
 
@@ -176,7 +176,7 @@ class TooLarge(SpellingModel):
 
 def test_states_that_cannot_be_allocated_are_refused_with_advice() -> None:
     plan = EnginePlan.of(Settings(max_streams=100), SpellingModel().config, "model spelling")
-    with pytest.raises(SettingsError, match=r"Unable to allocate 40\.9 GiB\); lower --max-streams"):
+    with pytest.raises(SettingsError, match=r"Unable to allocate 40\.9 GiB\); set a lower number"):
         plan.slots_of(TooLarge())
 
 

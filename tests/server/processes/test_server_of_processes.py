@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -363,36 +362,6 @@ def test_without_its_supervisor_a_server_ends() -> None:
         os.kill(server.pid, signal.SIGKILL)
         server.until(lambda: not [each for each in server.left() if each.pid != server.pid])
         client.close()
-
-
-def serves(*options: str) -> subprocess.CompletedProcess[str]:
-    command = serve_command(0, options)
-    return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
-
-
-@pytest.mark.parametrize(
-    ("setting", "front_ends"),
-    [("port", "0"), ("port", "1"), ("vosk_port", "0"), ("metrics_port", "1"), ("wyoming_port", "1")],
-)
-def test_a_port_in_use_is_named_before_a_model_is_loaded(setting: str, front_ends: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        spelled = "--port" if setting == "port" else f"TUTTI_{setting.upper()}"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(f"TUTTI_{setting.upper()}", str(port))
-            options = ("--port", str(port)) if setting == "port" else ()
-            ended = serves("--front-ends", front_ends, *options)
-    assert ended.returncode == 3
-    assert spelled in ended.stderr
-    assert f"127.0.0.1:{port}: Address already in use; stop the process that uses this port" in ended.stderr
-    assert "model loaded" not in ended.stderr + ended.stdout
-
-
-def test_a_model_that_is_not_there_is_named() -> None:
-    ended = serves("--front-ends", "1", "--model", "/nonexistent")
-    assert ended.returncode != 0
-    assert "/nonexistent" in ended.stderr
-    assert "Traceback" not in ended.stderr
 
 
 def test_the_engine_of_one_process_cannot_be_restarted_alone(one: FrontEnds) -> None:

@@ -20,7 +20,6 @@ from websockets.sync.client import connect
 from server.app import create_app
 from server.audio.pcm import PCM
 from server.configuration.addresses import open_address
-from server.http.uvicorn_server import uvicorn_config
 from server.models.engine_source import LocalEngines
 from server.models.loading import LoadedModel
 from server.recognition.session import Session
@@ -56,7 +55,7 @@ class LiveServer:
         parts = (models, vad, clock or perf_counter)
         self.application = create_app(self.settings, *parts, make_session=make_session, outlines=outlines)
         self.app, self.replica = self.application.asgi, self.application.replica
-        self.server = _Announcing(uvicorn_config(self.app, self.replica), self.replica)
+        self.server = _Announcing(self.application)
         self._thread = threading.Thread(target=self.server.run, name="server")
         self._changes = _Changes(self.replica)
 
