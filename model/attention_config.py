@@ -147,6 +147,11 @@ class AttentionConfig:
         return True
 
     @property
+    def least_confidence(self) -> float:
+        """Barks, clatter and wind give words of less, speech one of more in nearly every segment (model/LOG.md)."""
+        return 0.25
+
+    @property
     def flush_steps(self) -> int:
         """Steps of silence that flush the frames read ahead, and `TAIL_FRAMES` more."""
         return -(-(self.form.ahead + TAIL_FRAMES) // self.form.new)

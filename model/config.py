@@ -136,6 +136,11 @@ class ModelConfig:
         return True
 
     @property
+    def least_confidence(self) -> float:
+        """0: its words count with any confidence."""
+        return 0.0
+
+    @property
     def flush_steps(self) -> int:
         """Steps of silence that flush the last letters through the lookahead buffer, and `TAIL_FRAMES` more."""
         return -(-(self.lookahead + TAIL_FRAMES) // self.frames_per_step)

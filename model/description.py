@@ -61,6 +61,10 @@ class ModelDescription(Protocol):
         """Whether words in audio of one steady level are dropped: noise that was taken for speech."""
 
     @property
+    def least_confidence(self) -> float:
+        """Confidence that a word of a segment must reach, or none of its words counts: 0 to 1."""
+
+    @property
     def flush_steps(self) -> int:
         """Most steps that a flush adds after the last whole one, minus one."""
 

@@ -71,6 +71,11 @@ class PublishedDescription:
         return False
 
     @property
+    def least_confidence(self) -> float:
+        """0: its words count with any confidence."""
+        return 0.0
+
+    @property
     def flush_steps(self) -> int:
         """Most steps that a flush adds after the last whole one, minus one."""
         return math.ceil((self.window + TAIL_FRAMES) / self.shift)

@@ -39,6 +39,14 @@ class SavedSettled(msgspec.Struct, array_like=True, frozen=True):
     shown: int
 
 
+class SavedGate(msgspec.Struct, array_like=True, frozen=True):
+    """State of `SpeechGate`."""
+
+    first: int  # number of the oldest level kept
+    levels: bytes
+    confident: bool
+
+
 class SavedVoice(msgspec.Struct, array_like=True, frozen=True):
     """State of `VoiceActivity`."""
 
@@ -57,8 +65,7 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     cursor_s: float
     speaking: bool
     last_word_end_s: float | None
-    levels_from: int  # of `SpeechGate`
-    levels: bytes
+    gate: SavedGate
     started_s: float | None  # start of the voice of the open utterance
     voice: SavedVoice | None  # None: no voice-activity model
     settled: SavedSettled | None  # None: all words are shown

@@ -144,7 +144,8 @@ class OpenSegment:
         taken = self.decoder.take(self.state, count)
         words = self.gate.speech(taken)
         self._read = None
-        self.gate.taken(self.state.frames * self._frame_s if count is None else taken[-1].end_s)
+        until_s = self.state.frames * self._frame_s if count is None else taken[-1].end_s
+        self.gate.taken(until_s, all_words=count is None)
         if count is None and self.audio is not None:
             self.audio.taken()
         return words
@@ -235,7 +236,7 @@ class OpenSegment:
         self.release()
         self.state = state
         self.partials.restore(saved.partials)
-        self.gate.restore(saved.levels_from, saved.levels)
+        self.gate.restore(saved.gate)
         if self.settled is not None and saved.settled is not None:
             self.settled.restore(saved.settled)
         self.base_s, self.start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s

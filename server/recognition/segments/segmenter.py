@@ -89,7 +89,6 @@ class Segmenter:
         """Return a snapshot, taken between two steps. The bias is omitted if it equals `default`, the query's."""
         assert self._saves is not None, "resumable streams have such a decoder"
         bias, segment, utterance = self.settings.bias, self.segment, self.utterance
-        levels_from, levels = segment.gate.saved()
         return SavedChannel(
             decoder=self._saves.save(segment.state),
             bias=None if bias == default else bias.phrases,
@@ -99,8 +98,7 @@ class Segmenter:
             cursor_s=segment.cursor_s,
             speaking=utterance.speaking,
             last_word_end_s=utterance.last_word_end_s,
-            levels_from=levels_from,
-            levels=levels,
+            gate=segment.gate.saved(),
             started_s=utterance.started_s,
             voice=None if utterance.speech is None else utterance.speech.saved(),
             settled=None if segment.settled is None else segment.settled.saved(),
@@ -201,7 +199,7 @@ class Segmenter:
         utterance = self.utterance
         if utterance.speech is not None:
             utterance.detect_voice(segment, settings.rules, tag.end_sample, events)
-        if segment.state.has_text and not utterance.speaking:
+        if segment.state.has_text and not (utterance.speaking and segment.gate.confident):
             utterance.detect_text(segment, events)
         if tag.marker is Marker.AUDIO:
             self._level_s = self._silences.popleft()

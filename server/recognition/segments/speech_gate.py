@@ -4,6 +4,9 @@ A recognizer also finds symbols in noise, tones and digital silence, sometimes w
 between loud and quiet within a second, by 6 dB at least; steady hum or hiss does not, however loud it is. So the gate
 needs no estimate of noise floor or speech level, and treats quiet and loud recordings alike.
 
+Barks and clatter vary as speech does, and a recognizer is sure of no word in them: so the words of a segment count
+from the step on in which it is sure enough of one.
+
 Levels are measured in a band around 1.2 kHz. A constant offset has no energy there, slow fluctuations of pink noise
 have little, and voiced speech exceeds white noise of the same loudness. Levels are integers computed from the samples
 of one step, so they do not depend on the batch, the processor or message boundaries. Pure.
@@ -24,6 +27,7 @@ from model.ctc.words import Word
 from model.description import ModelDescription
 from model.levels import band_levels
 from server.audio.pcm import PCM
+from server.recognition.saved_state import SavedGate
 
 # Source: model/LOG.md, "2026-11-27: the gate listens to one band (kept)".
 HALF_PERIOD_S = 0.000_375  # of the band's center: a level is the energy of the differences between sums over this time
@@ -75,6 +79,8 @@ class SpeechGate:
         self._answered = 0  # levels of the decoder state's steps that are decoded
         self._words: tuple[Word, ...] = ()  # words of the last decision
         self._verdicts: list[bool] = []
+        self._least = config.least_confidence
+        self.confident = not self._least  # one word of the open segment was
 
     def sent(self, step: PCM) -> None:
         """Take a step (S,) that is sent to the engine."""
@@ -97,41 +103,50 @@ class SpeechGate:
         else:
             del self._verdicts[kept:]
         self._words = words
-        return words if all(self._verdicts) else tuple(w for w, said in zip(words, self._verdicts, strict=True) if said)
+        spoken = words
+        if not all(self._verdicts):
+            spoken = tuple(word for word, said in zip(words, self._verdicts, strict=True) if said)
+        if not self.confident:
+            self.confident = any(word.confidence >= self._least for word in spoken)
+        return spoken if self.confident else ()
 
     def said(self, count: int) -> int:
         """Return how many of the first `count` words of the last decision were spoken."""
-        return sum(self._verdicts[:count])
+        return sum(self._verdicts[:count]) if self.confident else 0
 
     def frozen(self) -> Levels:
         """Return the levels decoded so far, for words of a second pass."""
         return self._levels(bytes(self._values[: self._answered - self._first]))
 
-    def taken(self, until_s: float) -> None:
-        """Drop the levels of words that end before `until_s`, in the decoder's time."""
+    def taken(self, until_s: float, *, all_words: bool) -> None:
+        """Drop the levels of words that end before `until_s`, in the decoder's time; with all words a segment ends."""
         self._forget_words()
+        if all_words:
+            self.confident = not self._least
         self._drop(int((until_s - self._keep_s + self._lead_s) * self._rate))
 
     def restart(self) -> None:
         """Start again with a restarted decoder state, whose first step is the next one."""
         self._forget_words()
+        self.confident = not self._least
         self._drop(self._answered)
         self._first = self._answered = 0
 
-    def saved(self) -> tuple[int, bytes]:
-        """Return the number of the first level kept, and all levels decoded from there on."""
-        return self._first, bytes(self._values[: self._answered - self._first])
+    def saved(self) -> SavedGate:
+        """Return the state after the decoded steps."""
+        return SavedGate(self._first, bytes(self._values[: self._answered - self._first]), self.confident)
 
     def copy(self) -> SpeechGate:
         """Return an independent gate with the decoded steps only; unanswered steps are left out."""
         twin = copy(self)
-        twin.restore(*self.saved())
+        twin.restore(self.saved())
         return twin
 
-    def restore(self, first: int, values: bytes) -> None:
+    def restore(self, saved: SavedGate) -> None:
         """Continue from what `saved` returned."""
         self._forget_words()
-        self._values, self._first, self._answered = bytearray(values), first, first + len(values)
+        self._values, self._first = bytearray(saved.levels), saved.first
+        self._answered, self.confident = saved.first + len(saved.levels), saved.confident
 
     def _levels(self, values: bytes | bytearray) -> Levels:
         return Levels(values, self._first, self._rate, self._lead_s, self._delay_s, self._doubts)

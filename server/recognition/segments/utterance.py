@@ -51,8 +51,10 @@ class Utterance:
         """Take the first text after an endpoint; if no voice-activity model is used, speech starts at its first word.
 
         Also if the voice has continued since before the endpoint, as in loud surroundings: then it has no new start.
+        Call it at every step until the segment's gate is confident, which depends on the words of all these steps.
         """
-        if words := segment.words():
+        words = segment.words()
+        if words and not self.speaking:
             self.speaking = True
             if self.started_s is None and (self.speech is None or self.speech.speaking):
                 events.append(SpeechStarted(self.index, segment.placed(words)[0].start_s))

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model.attention_config import AttentionConfig
 from model.config import ModelConfig
 from model.ctc.words import Word
 from model.recordings import read_pcm
 from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
+from server.recognition.saved_state import SavedGate
 from server.recognition.segments.speech_gate import SpeechGate
 from tests.support.servers import spelling
 
@@ -109,11 +111,33 @@ def test_every_word_passes_of_a_model_that_does_not_doubt_steady_audio() -> None
 
 def test_a_saved_gate_has_the_same_verdicts_and_restarts_with_the_decoder() -> None:
     gate, other = gate_of(read_pcm(SAMPLES / "porch_fan.flac")), SpeechGate(CONFIG)
-    gate.taken(0.5)
-    other.restore(*gate.saved())
+    gate.taken(0.5, all_words=False)
+    other.restore(gate.saved())
     assert words_passed(other, 3.0, 0.5) == words_passed(gate, 3.0, 0.5) != ()
     gate.restart()
-    assert gate.saved() == (0, b"")
+    assert gate.saved() == SavedGate(0, b"", confident=True)
+
+
+def test_words_count_from_the_first_of_which_the_network_is_sure() -> None:
+    """Then they count until the segment ends, also if words are taken from it, or its state is saved."""
+    config = AttentionConfig()
+    step, audio = config.step_samples, read_pcm(SAMPLES / "porch_fan.flac")
+    gate, again = SpeechGate(config), SpeechGate(config)
+    for begin in range(0, len(audio) - step + 1, step):
+        gate.sent(audio[begin : begin + step])
+        gate.answered()
+    doubtful, sure = Word("and", 0.5, 0.9, 0.24), Word("then", 1.0, 1.4, 0.25)
+    assert gate.speech((doubtful,)) == ()
+    assert gate.said(1) == 0
+    assert gate.speech((doubtful, sure)) == (doubtful, sure)
+    assert gate.said(2) == 2
+    assert gate.speech((doubtful,)) == (doubtful,)
+    gate.taken(0.9, all_words=False)
+    again.restore(gate.saved())
+    for one in (gate, again, gate.copy()):
+        assert one.speech((doubtful,)) == (doubtful,)
+        one.taken(1.4, all_words=True)
+        assert one.speech((doubtful,)) == ()
 
 
 def test_words_of_a_second_pass_are_judged_by_the_levels_of_their_time() -> None:
