@@ -21,7 +21,7 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 SCRIPTS = (
-    "app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "subtitles.js", "transcript.js", "tutti.js",
+    "app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "subtitles.js", "transcript.js", "turns.js", "tutti.js",
     "unacknowledged.js", "upload.js", "worklet.js",
 )  # fmt: skip
 ASSETS = (*SCRIPTS, "style.css", "icon.svg")

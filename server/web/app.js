@@ -5,6 +5,7 @@ import { level, MESSAGE_S } from "./pcm.js";
 import { openMicrophone, openPlayer, SourceError } from "./sources.js";
 import { subtitles } from "./subtitles.js";
 import { Transcript } from "./transcript.js";
+import { TurnStream } from "./turns.js";
 import { TuttiStream } from "./tutti.js";
 import { Upload } from "./upload.js";
 
@@ -14,6 +15,8 @@ const transcript = new Transcript($("log"), $("open"));
 const meter = new LevelMeter($("level"));
 const resultLatency = new Latency($("result-latency"));
 const finalLatency = new Latency($("final-latency"));
+
+const SHOWN_EVENTS = 8;
 
 let run = null; // the open stream and its source, or the upload
 let occupied = false; // true from the click that starts a run until it ends
@@ -26,7 +29,7 @@ const REFUSALS = {
   503: () => "The server is full or restarting.",
 };
 
-const listenUrl = () => new URL("v1/listen", document.baseURI).href;
+const listenUrl = (version = "v1") => new URL(`${version}/listen`, document.baseURI).href;
 const apiKey = () => $("key").value.trim();
 const keyterms = () => $("terms").value.split(",").map((term) => term.trim()).filter(Boolean);
 
@@ -35,13 +38,29 @@ function settings() {
   return { smart_format: $("format").checked, keyterm: keyterms(), language: $("language").value || undefined };
 }
 
-function openStream(sampleRate) {
+/** Query parameters of a stream of turns; the language chooses between Flux's two models. */
+function turnSettings() {
+  const { smart_format: numerals, keyterm, language = "en" } = settings();
+  const english = language === "en";
+  const model = english ? "flux-general-en" : "flux-general-multi";
+  return { model, language_hint: english ? undefined : language, numerals, keyterm };
+}
+
+function newStream(sampleRate) {
+  const options = { key: apiKey(), sampleRate };
+  if ($("turns").checked) return new TurnStream(webSocket("v2"), { ...options, query: turnSettings() });
   const query = { stable_words: true, ...settings() };
-  const url = listenUrl().replace("http", "ws");
-  const stream = new TuttiStream(url, { key: apiKey(), sampleRate, query, resumable: true });
-  return stream
+  return new TuttiStream(webSocket("v1"), { ...options, query, resumable: true });
+}
+
+const webSocket = (version) => listenUrl(version).replace("http", "ws");
+
+function openStream(sampleRate) {
+  return newStream(sampleRate)
     .on("open", () => (say("live", "Listening"), complain(null)))
     .on("Results", show)
+    .on("turn", showTurn)
+    .on("Warning", ({ description }) => complain(description))
     .on("waiting", waiting)
     .on("lost", ({ seconds }) => complain(`${seconds.toFixed(1)} s of audio were lost and are missing from the text.`))
     .on("Error", ({ description }) => complain(description))
@@ -142,6 +161,7 @@ async function begin(name, open, make) {
   try {
     const opened = await open();
     transcript.begin(name);
+    $("turn-events").replaceChildren();
     run = make(opened);
     $("main").disabled = false;
     $("main").focus();
@@ -172,6 +192,16 @@ function show(result) {
   resultLatency.add(result.latency);
   finalLatency.add(result.words.length ? result.finalLatency : undefined);
   if (below < 80) $("scroll").scrollTop = $("scroll").scrollHeight; // do not scroll if the user has scrolled up
+}
+
+/** List an event of a turn; `Update` has only words. */
+function showTurn({ event, audio_window_end: end, end_of_turn_confidence: score }) {
+  if (event === "Update") return;
+  const row = document.createElement("li");
+  row.dataset.event = event;
+  row.textContent = `${event} · ${end.toFixed(2)} s${event.endsWith("EndOfTurn") ? ` · ${score.toFixed(2)}` : ""}`;
+  $("turn-events").prepend(row);
+  while ($("turn-events").children.length > SHOWN_EVENTS) $("turn-events").lastChild.remove();
 }
 
 /** Adjust the controls of the text, after a result with or without `words`. */
@@ -229,7 +259,7 @@ function busy(on) {
   $("main").classList.toggle("running", on);
   $("main").disabled = on;
   $("main-label").textContent = on ? "Stop" : "Microphone";
-  for (const id of ["file", "sample", "format"]) $(id).disabled = on;
+  for (const id of ["file", "sample", "format", "turns"]) $(id).disabled = on;
 }
 
 function say(state, text) {
@@ -265,6 +295,8 @@ function wire() {
     $("hint").hidden = false;
     shown(false);
   };
+  $("turns").onchange = () => ($("turn-card").hidden = !$("turns").checked);
+  $("turns").onchange(); // a reloaded page keeps the switch
   $("terms").onchange = () => run?.configure(keyterms());
   $("key").value = sessionStorage.getItem("tutti-key") ?? "";
   $("key").onchange = () => {

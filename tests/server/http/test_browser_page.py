@@ -180,3 +180,36 @@ def test_a_media_recorder_has_turns(live_server, served, browser):
     assert len(words) == len(said)
     assert received[0]["type"] == "Connected"
     assert page.problems == []
+
+
+def test_the_switch_turns_shows_when_turns_start_and_end(live_server, served, browser):
+    page = OpenPage(browser, live_server(**served))
+    page.page.get_by_role("checkbox", name="Turns").check()
+    page.page.get_by_label("Key terms").fill("porch fan")
+    page.page.set_input_files("#file", SPOKEN["porch_fan"].audio)
+    page.page.locator("#turn-events [data-event=StartOfTurn]").first.wait_for()
+    page.page.locator("#open .unstable").first.wait_for()
+    page.wait_idle()
+    events = [
+        name for name in page.page.locator("#turn-events li").evaluate_all("rows => rows.map(r => r.dataset.event)")
+    ]
+    assert events[-1] == "StartOfTurn"
+    assert events[0] == "EndOfTurn"
+    assert "EagerEndOfTurn" in events
+    end = page.page.locator("#turn-events [data-event=EndOfTurn]").first.inner_text()
+    assert re.fullmatch(r"EndOfTurn · \d+\.\d\d s · [01]\.\d\d", end)
+    words = re.sub("[^a-z ]", "", page.said().lower()).split()
+    assert words == SPOKEN["porch_fan"].text.split()
+    assert page.page.locator("#open .word").count() == 0, "the end of the turn replaces the open line"
+    (address,) = [address for address in page.addresses if address.startswith("ws:")]
+    query = "encoding=linear16&sample_rate=16000&eager_eot_threshold=0.5&model=flux-general-en&numerals=true"
+    assert address == f"ws://{page.host}/v2/listen?{query}&keyterm=porch+fan"
+    assert page.problems == []
+
+
+def test_a_refused_stream_of_turns_asks_for_the_key(live_server, served, browser):
+    page = OpenPage(browser, live_server(api_keys=("right",), **served))
+    page.page.get_by_role("checkbox", name="Turns").check()
+    page.press("Microphone")
+    page.page.get_by_text("This server requires an API key.").wait_for()
+    page.wait_idle()
