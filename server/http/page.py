@@ -21,8 +21,8 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 SCRIPTS = (
-    "app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "subtitles.js", "transcript.js", "turns.js", "tutti.js",
-    "unacknowledged.js", "upload.js", "worklet.js",
+    "app.js", "continuity.js", "meters.js", "pcm.js", "sources.js", "subtitles.js", "transcript.js", "turns.js",
+    "tutti.js", "unacknowledged.js", "upload.js", "worklet.js",
 )  # fmt: skip
 ASSETS = (*SCRIPTS, "style.css", "icon.svg")
 # The page loads nothing from other sites, and no site may embed it. 'self' includes WebSockets to the same host.

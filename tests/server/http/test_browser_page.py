@@ -190,9 +190,7 @@ def test_the_switch_turns_shows_when_turns_start_and_end(live_server, served, br
     page.page.locator("#turn-events [data-event=StartOfTurn]").first.wait_for()
     page.page.locator("#open .unstable").first.wait_for()
     page.wait_idle()
-    events = [
-        name for name in page.page.locator("#turn-events li").evaluate_all("rows => rows.map(r => r.dataset.event)")
-    ]
+    events = list(page.page.locator("#turn-events li").evaluate_all("rows => rows.map(r => r.dataset.event)"))
     assert events[-1] == "StartOfTurn"
     assert events[0] == "EndOfTurn"
     assert "EagerEndOfTurn" in events
