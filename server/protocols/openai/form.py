@@ -54,8 +54,8 @@ LISTS = frozenset({
     "timestamp_granularities",
 })  # fmt: skip
 READ = frozenset({
-    "finals", "grammar", "keywords", "language", "languages", "model", "prompt", REDACT, "response_format", "stream",
-    "timestamp_granularities",
+    "finals", "grammar", "keywords", "language", "languages", "model", "multichannel", "prompt", REDACT,
+    "response_format", "stream", "timestamp_granularities",
 })  # fmt: skip
 HARMLESS = frozenset({"chunking_strategy", "temperature"})  # ignored: the transcript means the same without them
 UNSUPPORTED = frozenset({"include", "known_speaker_names", "known_speaker_references"})
@@ -77,7 +77,7 @@ class TranscriptionForm:
     stream: bool
     keywords: tuple[str, ...]
     prompt: str  # its rare words are key terms
-    options: SessionOptions  # with our `finals`, `grammar` and `redact`
+    options: SessionOptions  # with our `finals`, `grammar`, `multichannel` and `redact`
     ignored: tuple[str, ...]
 
 
@@ -107,6 +107,9 @@ def parse_form(
         ignored = named({*ignored, "timestamp_granularities"})
     if stream and answer not in STREAMED:
         raise BadParameter(f"response_format: {answer} cannot be combined with stream; leave one of the two out")
+    multichannel = boolean("multichannel", parts.one("multichannel", "false"))
+    if stream and multichannel:
+        raise BadParameter("multichannel: cannot be combined with stream; leave one of the two out")
     return TranscriptionForm(
         parts.file,
         parts.one("model", "") or None,
@@ -117,6 +120,7 @@ def parse_form(
         parts.every("keywords"),
         parts.one("prompt", ""),
         SessionOptions(
+            multichannel=multichannel,
             grammar=parts.one("grammar", ""),
             finals=finals_of(parts.one("finals", "")),
             redact=kinds_of(parts.every(REDACT)),

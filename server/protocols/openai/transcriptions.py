@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec import UNSET, UnsetType
 
-from model.ctc.words import continued, joined, languages_of
+from model.ctc.words import continued, languages_of
 from server.access.keys import Credentials
 from server.audio.formats import audio_form
 from server.errors import REFUSALS, BadAudio, ClientGone, Refused, TooLarge, TooSlow, UnexpectedFailure
@@ -24,6 +24,7 @@ from server.models.selection import language_name
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.features import ignored_header, named
+from server.protocols.openai.channels import name_of, named_cues, named_passages, text_of
 from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import AnswerFormat, TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
@@ -32,7 +33,7 @@ from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, rare_ter
 from server.recognition.request import Request as Asked
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
-from server.text.subtitles import SubtitleFormat, cues, passages, subtitles
+from server.text.subtitles import SubtitleFormat, subtitles
 
 
 class PlainAnswer(msgspec.Struct):
@@ -56,6 +57,7 @@ class SegmentOut(msgspec.Struct):
     avg_logprob: float
     compression_ratio: float
     no_speech_prob: float
+    speaker: str | UnsetType = UNSET  # extension: the channel, where several were separated
 
 
 class WordOut(msgspec.Struct):
@@ -64,6 +66,7 @@ class WordOut(msgspec.Struct):
     word: str
     start: float
     end: float
+    speaker: str | UnsetType = UNSET  # as in a segment
 
 
 class VerboseAnswer(msgspec.Struct):
@@ -79,54 +82,54 @@ class VerboseAnswer(msgspec.Struct):
     warnings: list[str] | UnsetType = UNSET
 
 
-def text_of(words: Sequence[FormattedWord]) -> str:
-    """Join words to a text."""
-    return joined(word.text for word in words)
-
-
 def answer(
     form: AnswerFormat,
-    words: Sequence[FormattedWord],
+    channels: Sequence[Sequence[FormattedWord]],
     duration_s: float,
     granularities: Sequence[str],
     language: str = "english",
     *,
     warnings: Sequence[str] = (),
 ) -> tuple[bytes, str]:
-    """Return the body and its media type; `language` is the English name of the words' language."""
+    """Return the body and its media type for the words of each channel.
+
+    `language` is the English name of the words' language.
+    """
     match form:
         case AnswerFormat.JSON:
             usage = Usage(round(duration_s, 3))
-            return msgspec.json.encode(PlainAnswer(text_of(words), usage, list(warnings) or UNSET)), "application/json"
+            return msgspec.json.encode(
+                PlainAnswer(text_of(channels), usage, list(warnings) or UNSET)
+            ), "application/json"
         case AnswerFormat.VERBOSE_JSON:
-            verbose = _verbose(words, duration_s, granularities, language)
+            verbose = _verbose(channels, duration_s, granularities, language)
             verbose.warnings = list(warnings) or UNSET
             return msgspec.json.encode(verbose), "application/json"
         case AnswerFormat.TEXT:
-            return (text_of(words) + "\n").encode(), "text/plain; charset=utf-8"
+            return (text_of(channels) + "\n").encode(), "text/plain; charset=utf-8"
         case AnswerFormat.SRT:
-            return subtitles(SubtitleFormat.SRT, cues(words)).encode(), "application/x-subrip; charset=utf-8"
+            return subtitles(SubtitleFormat.SRT, named_cues(channels)).encode(), "application/x-subrip; charset=utf-8"
         case AnswerFormat.VTT:
-            return subtitles(SubtitleFormat.VTT, cues(words)).encode(), "text/vtt; charset=utf-8"
+            return subtitles(SubtitleFormat.VTT, named_cues(channels)).encode(), "text/vtt; charset=utf-8"
 
 
 def _verbose(
-    words: Sequence[FormattedWord], duration_s: float, granularities: Sequence[str], language: str
+    channels: Sequence[Sequence[FormattedWord]], duration_s: float, granularities: Sequence[str], language: str
 ) -> VerboseAnswer:
     with_segments = "segment" in granularities or "word" not in granularities
     return VerboseAnswer(
         task="transcribe",
         language=language,
         duration=round(duration_s, 3),
-        text=text_of(words),
+        text=text_of(channels),
         usage=Usage(round(duration_s, 3)),
-        segments=[_segment(i, part) for i, part in enumerate(passages(words))] if with_segments else UNSET,
-        words=[_word(word) for word in words] if "word" in granularities else UNSET,
+        segments=[_segment(i, *part) for i, part in enumerate(named_passages(channels))] if with_segments else UNSET,
+        words=_words(channels) if "word" in granularities else UNSET,
     )
 
 
-def _segment(index: int, words: Sequence[FormattedWord]) -> SegmentOut:
-    text = text_of(words)
+def _segment(index: int, speaker: str, words: Sequence[FormattedWord]) -> SegmentOut:
+    text = text_of([words])
     logprobs = [math.log(max(word.word.confidence, 1e-6)) for word in words]
     return SegmentOut(
         id=index,
@@ -139,11 +142,23 @@ def _segment(index: int, words: Sequence[FormattedWord]) -> SegmentOut:
         avg_logprob=round(sum(logprobs) / len(logprobs), 4),
         compression_ratio=round(len(text) / len(zlib.compress(text.encode())), 4),
         no_speech_prob=0.0,
+        speaker=speaker or UNSET,
     )
 
 
-def _word(word: FormattedWord) -> WordOut:
-    return WordOut(word.text, round(word.word.start_s, 3), round(word.word.end_s, 3))
+def _words(channels: Sequence[Sequence[FormattedWord]]) -> list[WordOut]:
+    """Return the words of all channels in the order of time."""
+    words_out = [
+        WordOut(
+            word.text,
+            round(word.word.start_s, 3),
+            round(word.word.end_s, 3),
+            name_of(number, len(channels)) or UNSET,
+        )
+        for number, words in enumerate(channels)
+        for word in words
+    ]
+    return sorted(words_out, key=lambda word: word.start) if len(channels) > 1 else words_out
 
 
 STYLE = Style(punctuate=True, numerals=True)  # clients of this interface display the text
@@ -202,14 +217,13 @@ class Transcriptions:
             return render_error(guard.refuse(error), request_id)
         except ClientGone:
             return Response(status_code=499)  # nginx's code for a client that disconnected
-        (words,) = recognized.words
         body, kind = await asyncio.to_thread(  # four hours of words take 0.16 s
             answer,
             form.answer,
-            words,
+            recognized.words,
             recognized.audio_s,
             form.granularities,
-            _language(model, language, words),
+            _language(model, language, [word for words in recognized.words for word in words]),
             warnings=recognized.warnings,
         )
         headers |= {"x-warnings": "; ".join(recognized.warnings)} if recognized.warnings else {}
@@ -270,7 +284,7 @@ async def _events(
     try:
         while (words := await segments.get()) is not None:
             if words:
-                text = text_of(words)
+                text = text_of([words])
                 yield _event(_encode(TextDelta(continued(before, text))))
                 before = text
         yield _last_event(running)
@@ -301,9 +315,10 @@ def _last_event(done: asyncio.Future[Recognized]) -> bytes:
         about = _of_file(refused) if isinstance(refused, BadAudio | TooLarge) else refused
         return _event(error_body(REFUSALS[type(refused)].status, str(about)))
     recognized = done.result()
-    (words,) = recognized.words
     return _event(
-        _encode(TextDone(text_of(words), Usage(round(recognized.audio_s, 3)), list(recognized.warnings) or UNSET))
+        _encode(
+            TextDone(text_of(recognized.words), Usage(round(recognized.audio_s, 3)), list(recognized.warnings) or UNSET)
+        )
     )
 
 

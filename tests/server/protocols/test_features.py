@@ -78,7 +78,7 @@ COMMON = {  # parameters with a meaning on every path, or none for the text
 def test_every_feature_of_listen_is_refused_on_a_path_that_lacks_it() -> None:
     assert {name for name, parameter in TABLE.items() if parameter.kind is Kind.HONORED} - COMMON == LISTEN
     server = AppBench()
-    for name in LISTEN - {"finals", "grammar", "keywords"}:  # which the form has
+    for name in LISTEN - {"finals", "grammar", "keywords", "multichannel"}:  # which the form has
         with pytest.raises(BadParameter, match=f"^{name}: not supported on this path"):
             check_fields([(name, "5")], lenient=False)
         assert check_fields([(name, "false")], lenient=False) in ((name,), ())

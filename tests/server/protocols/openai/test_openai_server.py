@@ -64,6 +64,29 @@ def test_verbose_json_has_segments_and_words(live_server: Start) -> None:
     assert both["duration"] == pytest.approx(len(SPOKEN) / 16_000, abs=1e-3)
 
 
+def stereo() -> PCM:
+    """Two speakers, one on each channel, who speak one after the other."""
+    left = np.concatenate([spell("hello there"), silence(3.0), spell("yes")])
+    return np.stack([left, np.concatenate([silence(3.5), spell("general"), silence(60.0)])[: len(left)]], axis=1)
+
+
+def test_channels_are_named_in_every_format(live_server: Start) -> None:
+    server = live_server()
+    ask = {"multichannel": "true", "timestamp_granularities[]": ["word", "segment"]}
+    verbose = post(server, stereo(), response_format="verbose_json", **ask).json()
+    said = [(part["speaker"], part["text"]) for part in verbose["segments"]]
+    assert said == [("Channel 1", "Hello, there."), ("Channel 2", "General."), ("Channel 1", "Yes.")]
+    assert [word["speaker"] for word in verbose["words"]] == ["Channel 1", "Channel 1", "Channel 2", "Channel 1"]
+    lines = [f"{name}: {text}" for name, text in said]
+    assert verbose["text"] == post(server, stereo(), **ask).json()["text"] == "\n".join(lines)
+    assert post(server, stereo(), response_format="text", **ask).text == "\n".join([*lines, ""])
+    for form in ("srt", "vtt"):
+        cues = post(server, stereo(), response_format=form, **ask).text.splitlines()
+        assert [line for line in cues if ": " in line] == lines
+    alone = post(server, response_format="verbose_json", multichannel="true").json()
+    assert alone == post(server, response_format="verbose_json").json(), "one channel has no name"
+
+
 def events_of(answer: httpx.Response) -> Iterator[Json]:
     for block in answer.text.split("\n\n"):
         if block:
