@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from urllib.parse import unquote_to_bytes
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +20,7 @@ from server.protocols.flux.messages import QUERY as FLUX
 from server.protocols.openai.form import KNOWN as FORM
 
 HEADER, CLIENT_HEADER = b"dg-request-id", b"x-request-id"
+TRACE = (b"traceparent", b"tracestate")  # Source: W3C Trace Context
 SANE = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 PROBES, FLUX_PATH = ("/healthz", "/readyz", "/metrics", "/v2"), "/v2/listen"
 MAX_PATH = 200  # characters of a path in a log line
@@ -45,7 +47,7 @@ class AccessLog:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        began_s, answer = self._clock(), _Answer(send, name_request())
+        began_s, answer = self._clock(), _Answer(send, name_request(_taken_trace(scope)))
         names = {"request_id": answer.request_id, **_client_name(scope)}
         with structlog.contextvars.bound_contextvars(**names):
             try:
@@ -109,6 +111,23 @@ class _Answer:
         elif message["type"] == "websocket.close" and not self.accepted:
             self.status = 403  # ASGI's meaning of a close before the accept
         await self._send(message)
+
+
+def _taken_trace(scope: Scope) -> dict[str, str]:
+    """Return the caller's trace context, in headers or, as of browsers, in the query, where no endpoint sees it."""
+    trace = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACE}
+    query: bytes = scope["query_string"]
+    if TRACE[0] not in query:
+        return trace
+    rest = []
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if name in TRACE:
+            trace.setdefault(name.decode(), unquote_to_bytes(value).decode("latin-1"))
+        else:
+            rest.append(pair)
+    scope["query_string"] = b"&".join(rest)
+    return trace
 
 
 def _client_name(scope: Scope) -> dict[str, str]:

@@ -10,10 +10,10 @@ import re
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from queue import SimpleQueue
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import structlog
@@ -188,9 +188,16 @@ def noted_refusal() -> Exception | None:
     return noted[-1] if noted else None
 
 
-def name_request() -> str:
-    """Set a new request id in this context; the endpoint gets it with `take_request_id`."""
+_trace: ContextVar[Mapping[str, str]] = ContextVar("tutti_caller_trace", default=MappingProxyType({}))
+
+
+def name_request(trace: Mapping[str, str]) -> str:
+    """Set a new request id in this context; the endpoint gets it with `take_request_id`.
+
+    `trace`: the caller's trace context, as W3C names its headers.
+    """
     request_id = str(uuid.uuid4())
+    _trace.set(trace)
     _refusals.set([])
     _untaken.set(request_id)
     _current.set(request_id)
@@ -202,6 +209,11 @@ def take_request_id() -> str:
     request_id = _untaken.get()
     _untaken.set(None)
     return request_id or str(uuid.uuid4())
+
+
+def caller_trace() -> Mapping[str, str]:
+    """Return the trace context that the caller of this context's request sent, empty if it sent none."""
+    return _trace.get()
 
 
 def current_request_id() -> str | None:

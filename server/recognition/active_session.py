@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from batching.errors import BatchingError, WrongState
 from server.recognition.engines import EngineStreams
@@ -22,6 +22,14 @@ class EventSink(Protocol):
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """Handle the events of one step, often none. `timing` is None for events that belong to no step."""
+
+
+@runtime_checkable
+class WatchesResults(Protocol):
+    """A session that sees its results on their way to the sink."""
+
+    def watched(self, sink: EventSink) -> EventSink:
+        """Return a sink that passes everything on to this one."""
 
 
 class ActiveSession:

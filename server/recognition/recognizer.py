@@ -12,7 +12,7 @@ from server.coordination.coordinator import ModelSlots
 from server.coordination.slots import StreamLease
 from server.errors import EngineDead
 from server.operations.metrics import ModelMetrics
-from server.recognition.active_session import FORK, ActiveSession, EventSink
+from server.recognition.active_session import FORK, ActiveSession, EventSink, WatchesResults
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
 from server.recognition.decoding.second_pass import Outcome, SegmentPass
 from server.recognition.engines import Engines
@@ -118,6 +118,8 @@ class Recognizer:
         except BaseException:
             lease.cancel()
             raise
+        if isinstance(session, WatchesResults):
+            sink = session.watched(sink)
         active = ActiveSession(
             session, sink, speech, vad, self._on_session_closed, background=background, questions=self._questions
         )
