@@ -144,6 +144,8 @@ async def _run(_: FastAPI, *, replica: Replica, ports: Sequence[SecondPort], lis
     await replica.models.start()
     watchdog.start()
     replica.usage.start()
+    if replica.callbacks is not None:
+        replica.callbacks.start()
     if listens:
         for port in ports:
             await port.start()
@@ -154,6 +156,8 @@ async def _run(_: FastAPI, *, replica: Replica, ports: Sequence[SecondPort], lis
         for port in ports:
             port.stop()
         watchdog.stop()
+        if replica.callbacks is not None:
+            await replica.callbacks.stop()
         replica.decoding.close()
         replica.forks.stop()
         replica.terms.close()

@@ -13,10 +13,14 @@ from server.access.keys import KeyRing, read_secrets
 from server.access.tokens import Tokens
 from server.audio.decode_queue import DecodingPool
 from server.audio.recordings.remote_recording import ForkServer
+from server.callbacks.callbacks import Callbacks
+from server.callbacks.delivery import signing_key
+from server.callbacks.folder import CallbackFolder
+from server.callbacks.hosts import AllowedHosts
 from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.coordination.term_building import TermBuilding
-from server.errors import of_setting
+from server.errors import SettingsError, of_setting
 from server.models.engine_source import EngineSource
 from server.models.loading import LoadedModel
 from server.models.registry import ModelRegistry, RegistryEntry
@@ -58,6 +62,7 @@ class Replica:
     usage: Usage
     receipts: ReceiptKeys | None  # None: no key signs receipts
     own_forms: OwnForms  # the operator's own written forms
+    callbacks: Callbacks | None  # None: `callback` is refused
 
     async def accept(
         self,
@@ -138,6 +143,7 @@ def build_replica(
         usage=_usage(settings, metrics),
         receipts=receipt_keys(settings),
         own_forms=own_forms_of(settings.written_forms),
+        callbacks=_callbacks(settings, metrics),
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
@@ -160,6 +166,24 @@ def receipt_keys(settings: Settings) -> ReceiptKeys | None:
         return None
     with of_setting("receipt_key_file"):
         return ReceiptKeys.load(settings.receipt_key_file)
+
+
+def _callbacks(settings: Settings, metrics: Metrics) -> Callbacks | None:
+    """Raises: SettingsError."""
+    if not settings.callback_hosts:
+        return None
+    if settings.callback_folder is None:
+        raise SettingsError("callback_folder: needed with callback_hosts, for results that are not delivered yet")
+    with of_setting("callback_hosts"):
+        hosts = AllowedHosts(settings.callback_hosts)
+    with of_setting("callback_folder"):
+        folder = CallbackFolder(settings.callback_folder)
+    with of_setting("callback_secret"):
+        secret = settings.callback_secret
+        key = None if secret is None else signing_key(secret.get_secret_value())
+    callbacks = Callbacks(hosts, folder, key, lambda outcome: metrics.callbacks[outcome].inc())
+    metrics.callbacks_waiting.set_function(lambda: float(callbacks.waiting))
+    return callbacks
 
 
 def _usage(settings: Settings, metrics: Metrics) -> Usage:

@@ -8,7 +8,6 @@ import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -17,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from model.config import MAX_BEAMS, SHIPPED_LANGUAGES
 from model.whisper import folder_of
 from server.configuration.addresses import ListenAddress, listen_address, listen_host
+from server.configuration.checks import own_address, url_of, whisper_folder
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
 from server.configuration.variables import listed
 
@@ -28,34 +28,6 @@ UPLOADS_A_PLACE = 8  # at a time, in the memory of one upload of the largest siz
 AUTO_SLOTS = 1_024  # more streams than one replica carries
 STALLS = 3  # hung engines, one after the other, that a stream outlasts
 FORK_SLOTS = 16  # a fork lasts 10 to 30 ms: 300 streams with 20 pauses a minute have 3 at a time
-
-
-def url_of(*schemes: str) -> AfterValidator:
-    """Return the check of an address with one of these schemes."""
-
-    def check(text: str) -> str:
-        try:
-            parts = urlsplit(text)
-            valid = parts.scheme in schemes and parts.hostname and parts.port != 0 and not re.search(r"\s", text)
-        except ValueError:  # a bad port, or bad brackets
-            valid = None
-        if not valid:
-            raise ValueError(f"must be an address that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}")
-        return text
-
-    return AfterValidator(check)
-
-
-def _address(value: object) -> str:
-    """Check the address of a port of its own, which may be a number."""
-    listen_address(f"{value}")
-    return f"{value}"
-
-
-def _whisper(text: str) -> str:
-    """Check `whisper:DIR`."""
-    folder_of(text)
-    return text
 
 
 class Settings(BaseSettings):
@@ -81,11 +53,11 @@ class Settings(BaseSettings):
     vosk_port: int | None = Field(None, ge=0, le=65_535)
     """Second port for clients of vosk-server, which send no API key. Without it they use the path `/vosk`."""
 
-    wyoming_port: Annotated[str, BeforeValidator(_address)] | None = None
+    wyoming_port: Annotated[str, BeforeValidator(own_address)] | None = None
     """Port for Home Assistant's Wyoming protocol, which has no API keys: `10300` for this machine alone,
     `0.0.0.0:10300` for all interfaces, then parameters of its streams: docs/home-assistant.md. By default none."""
 
-    audiosocket_port: Annotated[str, BeforeValidator(_address)] | None = None
+    audiosocket_port: Annotated[str, BeforeValidator(own_address)] | None = None
     """Port for Asterisk's AudioSocket, which has no API keys: an address as for `wyoming_port`, then parameters, of
     which `forward_url` is the WebSocket that gets the text of calls: docs/contact-center.md. By default none."""
 
@@ -137,7 +109,7 @@ class Settings(BaseSettings):
     """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
     finals: Literal["fast", "accurate"] = "fast"
     """Finals of streams that do not ask: `accurate` adds a second pass over each finished segment."""
-    second_pass: Annotated[str, AfterValidator(_whisper)] | None = None
+    second_pass: Annotated[str, AfterValidator(whisper_folder)] | None = None
     """`whisper:DIR`: accurate finals by this Whisper model, for models of its languages, if they come in time."""
     second_pass_timeout_s: float = Field(2.0, gt=0)
     """Seconds after which a live final that `second_pass` has not read is sent as our own."""
@@ -246,6 +218,16 @@ class Settings(BaseSettings):
     metrics_by_key: int = Field(0, ge=0, le=1_000)
     """Keys with a label of their own in `tutti_key_…` metrics; others count as `other`. 0: no metrics by key."""
 
+    # Callbacks
+
+    callback_hosts: tuple[str, ...] = ()
+    """Hosts that results may be posted to by `callback`: names, `*.example.org`, and networks if their addresses are
+    not public: docs/callbacks.md. Without them `callback` is refused."""
+    callback_folder: Path | None = None
+    """Folder in which results and recordings wait until they are delivered, also after a restart."""
+    callback_secret: SecretStr | None = None
+    """Secret that signs callbacks as Standard Webhooks does, `whsec_` and base64. Without it they have no signature."""
+
     # Twilio
 
     twilio_forward_url: Annotated[str, url_of("wss", "ws")] | None = None
@@ -272,7 +254,9 @@ class Settings(BaseSettings):
         """Let an address have brackets, as in a URL."""
         return listen_host(given)
 
-    @field_validator("api_keys", "token_keys", "resume_keys", "admin_keys", "allowed_origins", mode="before")
+    @field_validator(
+        "api_keys", "token_keys", "resume_keys", "admin_keys", "allowed_origins", "callback_hosts", mode="before"
+    )
     @classmethod
     def _read_list(cls, given: Any) -> Any:
         """Let a list be JSON, or texts with commas, spaces or new lines between them."""

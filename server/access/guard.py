@@ -95,6 +95,12 @@ class Guard:
         lease = await self.coordinator.enter(caller.key.id, self.limit(caller), openings)
         cast(list[CallLease], connection.scope[LEASES]).append(lease)
 
+    async def enter_again(self, connection: HTTPConnection, key_id: str) -> CallLease:
+        """Admit work that was accepted before, for the key of this id; its lease ends with it. Raises: Refused."""
+        caller = connection.scope[CALLER] = self.keys.caller_of(key_id)
+        self._sessions.refuse_if_draining()
+        return await self.coordinator.enter(caller.key.id, self.limit(caller), ())
+
     async def enter_without_key(self, connection: HTTPConnection) -> None:
         """Admit a request for one stream on an endpoint without keys. Raises: Refused."""
         self._sessions.refuse_if_draining()

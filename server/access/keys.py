@@ -241,6 +241,13 @@ class KeyRing:
             raise NotAuthorized("Invalid credentials.")
         return caller
 
+    def caller_of(self, key_id: str) -> Caller:
+        """Return the caller with the key of this id, for work that outlasts its request. Raises: NotAuthorized."""
+        caller = ANYBODY if self.is_open else self._issuer(key_id)
+        if caller is None:
+            raise NotAuthorized("Invalid credentials.")
+        return caller
+
     @property
     def _keys(self) -> tuple[Key, ...]:
         return self._plain if self._file is None else self._plain + self._file.keys

@@ -138,6 +138,7 @@ FORM: Schema = {
         "keywords": TEXTS,
         "grammar": TEXT,
         "finals": {"enum": list(FINALS)},
+        "multichannel": BOOLEAN,
         "redact": TEXTS,
     },
 }
@@ -325,6 +326,9 @@ With `--lenient-features` the server ignores such features and lists them, excep
 `redact`. Other unknown parameters are accepted and listed in the response header `x-ignored-params`.
 
 {parameter_table()}
+
+**Callbacks:** on a server with `TUTTI_CALLBACK_HOSTS`, `callback=URL` posts the result of an upload, which is answered
+at once with its `request_id`, or the finals of a live stream; `callback_method` is `post` or `put`.
 
 **An endpoint** (`speech_final`) is sent `endpointing` ms after the last word. After 2.4 s without speech a final has
 empty text and no `speech_final`. An utterance longer than the server's maximum is cut after a finished word, without

@@ -30,6 +30,7 @@ OUTCOMES = ("completed", "client_abort", "idle_timeout", "error", "drained")
 REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_request", "error")
 FALLBACKS = ("full", "late", "failed", "repeated", "empty")  # of a second pass
 FORK_OUTCOMES = ("done", "refused", "failed")
+CALLBACK_OUTCOMES = ("delivered", "retried", "failed", "refused")
 TURN_RESULTS = ("answered", "late", "refused", "failed")
 STAGES = ("step", "decode", "vad", "engine")
 LIVE = ("deepgram", "flux", "vosk", "openai", "twilio", "wyoming", "audiosocket", "freeswitch")
@@ -51,6 +52,7 @@ GAUGES = {
     "tutti_sessions_active": Combine.SUM,
     "tutti_sessions_draining": Combine.SUM,
     "tutti_uploads_active": Combine.SUM,
+    "tutti_callbacks_waiting": Combine.SUM,
     "tutti_event_loop_tasks": Combine.SUM,
     "tutti_gpu_memory_allocated_bytes": Combine.SUM,
     "tutti_state_pool_slots_used": Combine.SUM,
@@ -122,6 +124,7 @@ class Metrics:
         self.estimated_capacity = gauge("estimated_session_capacity", within)
         self.sessions_draining = gauge("sessions_draining", "Channels open while draining")
         self.uploads_active = gauge("uploads_active", "Uploads in progress", "stage")
+        self.callbacks_waiting = gauge("callbacks_waiting", "Results that are not delivered to their callbacks yet")
         self.ready = gauge("ready", "1 when /readyz answers 200")
         self.loop_tasks = gauge("event_loop_tasks", "Tasks of the event loop")
         self.gpu_memory = gauge("gpu_memory_allocated_bytes", "GPU memory allocated by torch")
@@ -165,6 +168,7 @@ class Metrics:
         differing = "Words of ended turns that the stream itself recognized otherwise afterwards"
         self.turn_words_differing = count("turn_words_differing", differing)
         _, self.turn_questions = by("turn_questions", "Questions to the turn model", "result", TURN_RESULTS)
+        _, self.callbacks = by("callbacks", "Results for callbacks, and failed tries", "outcome", CALLBACK_OUTCOMES)
         self.slow_consumers = count("slow_consumer_closes", "Connections closed because results were not read")
 
     def _histograms(self, registry: CollectorRegistry) -> None:

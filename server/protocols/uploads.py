@@ -173,11 +173,17 @@ class Recordings:
             replica.metrics.uploads_active.labels(stage).set_function(partial(self._places.count, stage))
 
     @contextmanager
-    def place(self, request: Request) -> Iterator[None]:
-        """Hold an upload place for an admitted request; enter before its body is read. Raises: TooManyUploads."""
+    def place(self, request: Request, body: bytes | None = None) -> Iterator[None]:
+        """Hold an upload place for an admitted request; enter before its body is read. Raises: TooManyUploads.
+
+        `body`: that of a recording which arrived before.
+        """
         place = self._places.take(self._replica.guard.owner(request), asyncio.get_running_loop().time())
         request.scope[PLACE] = place
         try:
+            if body is not None:
+                self._places.receive(place, len(body))
+                place.stage = "waiting"
             yield
         finally:
             self._places.release(place)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
+import msgspec
 import structlog
 from fastapi import Request, Response, WebSocket
 from starlette.requests import HTTPConnection
@@ -15,9 +16,11 @@ from starlette.requests import HTTPConnection
 from server.access.guard import tenant_of
 from server.access.keys import Credentials
 from server.audio.decoder import open_decoder
+from server.callbacks.folder import CallbackEntry
 from server.errors import BadParameter, ClientGone, Refused
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
+from server.protocols.deepgram.callbacks import LaterRecordings, posting, taken_callback
 from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.parameters import TABLE
 from server.protocols.deepgram.projector import Projector
@@ -98,7 +101,8 @@ async def admit_live(queries: QueryReader, socket: WebSocket, request_id: str) -
     replica = queries.replica
     credentials = Credentials.read(socket.headers.get("authorization"), socket.scope["subprotocols"])
     await replica.guard.enter(socket, credentials)  # before the query: parsing key terms costs time
-    pairs = socket.query_params.multi_items()
+    whole_query = socket.query_params.multi_items()
+    target, pairs = taken_callback(replica.callbacks, whole_query)
     request, model = await queries.read(socket, pairs, live=True, receipts=True)
     options, rate = request.options, model.config.sample_rate
     raw_alone = options.resumable or options.receipts
@@ -114,9 +118,11 @@ async def admit_live(queries: QueryReader, socket: WebSocket, request_id: str) -
     projector = Projector(request, len(session.channels), request_id, created, model.card, receipts=receipts)
     make: Callable[..., DeepgramStream] = DeepgramStream
     if options.resumable:  # only with the same key and query
-        tenant = tenant_digest(tenant_of(socket), pairs)
+        tenant = tenant_digest(tenant_of(socket), whole_query)
         make = partial(ResumableStream, tickets=model.tickets, tenant=tenant)
     stream = make(socket, session, projector, replica.connection_context(), decoder)
+    if target is not None:
+        stream.on_result = posting(target, target.entry(socket, request_id, created))
     budget_s = None if request.latency_budget_ms is None else request.latency_budget_ms / 1_000
     headers = answer_headers(request, request_id)
     return Admitted(model, stream, credentials.subprotocol, headers, budget_s, request.style)
@@ -129,27 +135,46 @@ class Transcribe:
         self._replica = queries.replica
         self._queries = queries
         self._recordings = recordings
+        if queries.replica.callbacks is not None:
+            queries.replica.callbacks.recognize = LaterRecordings(queries.replica, self._transcribe).recognize
 
     async def upload(self, request: Request) -> Response:
         """Recognize a recording: WAV, FLAC, Ogg, MP3, WebM or M4A as the body, or raw samples with an `encoding`."""
         request_id = take_request_id()
         try:
             await self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
-            asked, model = await self._queries.read(request, request.query_params.multi_items(), live=False)
+            target, pairs = taken_callback(self._replica.callbacks, request.query_params.multi_items())
+            asked, model = await self._queries.read(request, pairs, live=False)
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place(request):
                 body = await self._recordings.read(request)
-                payload = await self._recognize(request, asked, model, body, request_id)
+                if target is None:
+                    payload = await self._recognize(request, (asked, model), body, request_id, created_now())
+                else:
+                    entry = target.entry(request, request_id, created_now(), query=tuple(pairs), recording=True)
+                    await target.callbacks.add_recording(entry, body)
+                    payload = msgspec.json.encode({"request_id": request_id})
         except Refused as error:
             return render_refusal(self._replica.guard.refuse(error), request_id)
         except ClientGone:
             return Response(status_code=499)  # nginx's code for a client that disconnected
         return Response(payload, headers=answer_headers(asked, request_id), media_type="application/json")
 
+    async def _transcribe(self, request: Request, entry: CallbackEntry, body: bytes) -> bytes:
+        """Recognize a recording that was accepted before. Raises: Refused."""
+        asked, model = await self._queries.read(request, entry.query, live=False)
+        with self._recordings.place(request, body):
+            return await self._recognize(request, (asked, model), body, entry.call, entry.created)
+
     async def _recognize(
-        self, request: Request, asked: ListenRequest, model: ModelService, body: bytes, request_id: str
+        self,
+        request: Request,
+        read: tuple[ListenRequest, ModelService],
+        body: bytes,
+        request_id: str,
+        created: str,
     ) -> bytes:
-        created = created_now()
+        asked, model = read
         recognized = await self._recordings.recognize(
             request, body, model, asked, protocol="deepgram", request_id=request_id
         )

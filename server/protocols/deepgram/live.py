@@ -26,7 +26,7 @@ from server.protocols.deepgram.messages import (
     parse_frame,
 )
 from server.protocols.deepgram.projector import MAX_ECHO, Projector
-from server.recognition.events import Closed, Event, StepTiming
+from server.recognition.events import Closed, Event, Final, StepTiming
 from server.recognition.messages import RewindFinals
 from server.recognition.session import Session
 from server.streaming.closing import ConnectionEvent
@@ -42,6 +42,8 @@ class DeepgramStream(PatientConnection):
     """A connection in Deepgram's protocol."""
 
     protocol = "deepgram"
+    on_result: Callable[[bytes], None] | None = None
+    """Receives each final, and the last message of the stream."""
 
     def __init__(
         self,
@@ -116,6 +118,8 @@ class DeepgramStream(PatientConnection):
         if payload is not None:
             kind, flushed = kind_of(event)
             self._put(OutFrame(payload, kind, timing, flushed))
+            if self.on_result is not None and isinstance(event, Final | Closed):
+                self.on_result(payload)
 
 
 def applied(session: Session, projector: Projector, message: Change, unbuilt: str | None) -> Sequence[Event] | bytes:

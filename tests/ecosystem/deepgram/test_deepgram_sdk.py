@@ -16,12 +16,14 @@ from tests.ecosystem.relay import Relay
 from tests.ecosystem.serving import KEY, ServerProcess
 from tests.ecosystem.wire_rules import REFUSED, check_refusal, check_stream
 from tests.support.needs import missing
+from tests.support.servers.receiver import receiver
 
 try:
     from deepgram import AsyncDeepgramClient, DeepgramClient
     from deepgram.core.api_error import ApiError
     from deepgram.core.events import EventType
     from deepgram.environment import DeepgramClientEnvironment
+    from deepgram.types.listen_v1response import ListenV1Response
     from websockets.exceptions import InvalidStatus
 except ImportError:
     missing("deepgram-sdk not installed")
@@ -138,6 +140,22 @@ def test_a_recording(server: ServerProcess, relay: Before, name: str) -> None:
     assert plain(best.transcript) == text(name)
     assert [word.word for word in best.words] == text(name).split()
     assert answer.metadata.channels == 1
+
+
+def test_a_recording_with_a_callback_is_accepted_at_once(tmp_path: Path) -> None:
+    settings = {"callback_hosts": "127.0.0.1", "callback_folder": tmp_path}
+    with ServerProcess(**settings) as process, receiver() as running:
+        client = DeepgramClient(api_key=KEY, environment=environment(f"127.0.0.1:{process.port}"))
+        recording = Path(FILES["order"]).read_bytes()
+        accepted = client.listen.v1.media.transcribe_file(
+            request=recording, callback=running.url, callback_method="PUT"
+        )
+        received = running.next(timeout_s=60.0)
+    assert received.method == "PUT"
+    answer = ListenV1Response(**received.json)
+    assert answer.metadata.request_id == accepted.request_id
+    (best,) = answer.results.channels[0].alternatives
+    assert plain(best.transcript) == text("order")
 
 
 @pytest.mark.parametrize(("key", "options", "status", "held"), REFUSED)

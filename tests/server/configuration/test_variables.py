@@ -11,7 +11,7 @@ from server.cli import app
 from server.configuration.variables import check_names, listed
 from server.settings import Settings
 
-LISTS = ("api_keys", "token_keys", "resume_keys", "admin_keys", "allowed_origins")
+LISTS = ("api_keys", "token_keys", "resume_keys", "admin_keys", "allowed_origins", "callback_hosts")
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
@@ -50,7 +50,7 @@ def test_lists_are_read_with_any_separator(name: str, text: str, monkeypatch: py
 
 
 NUMBERS = ("nan", "inf", "-inf", "1e999", "-1", "-0.5", "abc", "1,5", "0x10", " ")
-TEXTS = {"host", "commit", "second_pass", "twilio_auth_token"}  # which any text can be
+TEXTS = {"host", "commit", "second_pass", "twilio_auth_token", "callback_secret"}  # which any text can be
 
 
 def bad_values(name: str) -> tuple[str, ...]:

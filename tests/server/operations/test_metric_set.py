@@ -46,6 +46,8 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_messages_skipped": ("counter", {"protocol"}),
     "tutti_log_lines_lost": ("counter", set()),
     "tutti_usage_records_lost": ("counter", set()),
+    "tutti_callbacks": ("counter", {"outcome"}),
+    "tutti_callbacks_waiting": ("gauge", set()),
     "tutti_file_descriptor_shortages": ("counter", set()),
     "tutti_result_latency_seconds": ("histogram", {"kind"}),
     "tutti_time_to_first_interim_seconds": ("histogram", set()),

@@ -17,7 +17,11 @@ from tests.support.audio.speech import ROOT
 CHART = ROOT / "deploy" / "helm" / "tutti"
 TARGET = CHART / "values.schema.json"
 KEY_FILES = ("api_keys", "resume_keys", "token_keys", "admin_keys", "receipt_key")
-CHART_SETS = {"host", "port", "commit", *KEY_FILES, *(f"{name}_file" for name in KEY_FILES), "twilio_auth_token"}
+CHART_SETS = {
+    *("host", "port", "commit", "twilio_auth_token", "callback_secret"),
+    *KEY_FILES,
+    *(f"{name}_file" for name in KEY_FILES),
+}
 COUNT = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9]+%$"}]}
 CHOICES: dict[str, dict[str, Any]] = {
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},

@@ -1,0 +1,1 @@
+"""Results posted to a URL that the client names: an allow-list, a queue on disk, deliveries with signatures."""

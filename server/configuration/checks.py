@@ -1,0 +1,39 @@
+"""Checks of the values of settings, for pydantic. Raise ValueError with what is wrong."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+
+from model.whisper import folder_of
+from server.configuration.addresses import listen_address
+
+
+def url_of(*schemes: str) -> AfterValidator:
+    """Return the check of an address with one of these schemes."""
+
+    def check(text: str) -> str:
+        try:
+            parts = urlsplit(text)
+            valid = parts.scheme in schemes and parts.hostname and parts.port != 0 and not re.search(r"\s", text)
+        except ValueError:  # a bad port, or bad brackets
+            valid = None
+        if not valid:
+            raise ValueError(f"must be an address that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}")
+        return text
+
+    return AfterValidator(check)
+
+
+def own_address(value: object) -> str:
+    """Check the address of a port of its own, which may be a number."""
+    listen_address(f"{value}")
+    return f"{value}"
+
+
+def whisper_folder(text: str) -> str:
+    """Check `whisper:DIR`."""
+    folder_of(text)
+    return text
