@@ -23,6 +23,7 @@ from server.http.health import add_health, add_metrics, kserve_router, metrics_a
 from server.http.models import models_router
 from server.http.operations import LocalOperations, ServiceOperations
 from server.http.page import page_router
+from server.http.sagemaker import SageMaker
 from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
 from server.http.uvicorn_server import MakeProtocols, SecondPort, http_port, tcp_port
@@ -85,6 +86,8 @@ def create_app(
     )
     app.add_middleware(QuotaRelease)
     app.add_middleware(HeadAsGet)
+    if settings.sagemaker:
+        app.add_middleware(SageMaker, guard=replica.guard)
     allow_pages(app, settings)
     _add_recognition(app, replica)
     app.include_router(page_router())

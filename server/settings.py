@@ -7,7 +7,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -63,6 +63,10 @@ class Settings(BaseSettings):
 
     metrics_port: int | None = Field(None, ge=0, le=65_535)
     """Port for `/metrics` alone, which the main port then does not serve. Without it `/metrics` is on the main port."""
+
+    sagemaker: bool = False
+    """Serve the paths that Amazon SageMaker calls, whose clients cannot send keys: docs/sagemaker.md. The images set it
+    when SageMaker starts them."""
 
     # Models
 
@@ -288,6 +292,12 @@ class Settings(BaseSettings):
             except ValueError as error:
                 raise bad_setting("model", str(error)) from None
         return given | {"model": texts[0] or None} if isinstance(model, (list, tuple)) else given
+
+    @model_validator(mode="after")
+    def _check_sagemaker(self) -> Self:
+        if self.sagemaker and (self.api_keys or self.api_keys_file is not None):
+            raise bad_setting("sagemaker", "cannot be combined with API keys, which clients of SageMaker cannot send")
+        return self
 
     def of_models(self) -> tuple[tuple[ModelEntry | None, Settings], ...]:
         """Return each model to serve with settings of its own, the default first; None stands for `model`.

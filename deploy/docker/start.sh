@@ -19,4 +19,9 @@ if [ -z "$NUMBA_CPU_NAME$ATEN_CPU_CAPABILITY$ONEDNN_MAX_CPU_ISA" ]; then
   aarch64) export NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= ;;
   esac
 fi
+# Amazon SageMaker starts every image with the argument `serve`.
+if [ "$1" = serve ]; then
+  export TUTTI_SAGEMAKER="${TUTTI_SAGEMAKER:-true}"
+  set -- tutti "$@"
+fi
 exec "$@"

@@ -199,6 +199,19 @@ def test_start_sh_copies_the_compiler_cache_and_execs_the_server(tmp_path: Path,
     assert output.removeprefix("code").split() == [str(process.pid), str(os.getpid())], "signals reach the server"
 
 
+@pytest.mark.parametrize(("given", "expected"), [("", "true"), ("false", "false")])
+def test_sagemaker_starts_the_image_with_the_argument_serve(tmp_path: Path, given: str, expected: str) -> None:
+    tutti = tmp_path / "tutti"
+    tutti.write_text('#!/bin/sh\necho "$TUTTI_SAGEMAKER" "$@"\n')
+    tutti.chmod(0o755)
+    env = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = ["sh", str(DOCKER / "start.sh"), "serve"]
+    variables = {"TUTTI_SAGEMAKER": given} if given else {}
+    done = subprocess.run(words, env=env | variables, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [expected, "serve"]
+    assert "com.amazonaws.sagemaker.capabilities.bidirectional-streaming=true" in DOCKERFILE
+
+
 @pytest.mark.parametrize(
     ("flags", "variables", "expected"),
     [
