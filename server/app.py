@@ -30,7 +30,7 @@ from server.http.uvicorn_server import MakeProtocols, SecondPort, http_port, tcp
 from server.models.engine_source import EngineSource
 from server.models.loading import LoadedModel
 from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
-from server.models.service import MakeSession, ModelService
+from server.models.service import NO_AUXILIARY, MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
 from server.protocols.audiosocket.endpoint import audiosocket_protocols
@@ -45,6 +45,7 @@ from server.protocols.uploads import Recordings
 from server.protocols.vosk.endpoint import admit_by_key, app_without_keys
 from server.protocols.wyoming.endpoint import wyoming_protocols
 from server.recognition.session import Session
+from server.recognition.steps import Auxiliary
 from server.replica import Replica, build_replica
 from server.settings import Settings
 
@@ -61,7 +62,7 @@ class Application:
 def create_app(
     settings: Settings,
     models: Sequence[LoadedModel],
-    vad: EngineSource | None = None,
+    auxiliary: Mapping[Auxiliary, EngineSource] = NO_AUXILIARY,
     clock: Callable[[], float] = perf_counter,
     *,
     make_session: MakeSession = Session,
@@ -76,7 +77,7 @@ def create_app(
     whole server. `operations` answers operators. Without `listens` connections of every port come from elsewhere.
     """
     replica = build_replica(
-        settings, models, vad, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
+        settings, models, auxiliary, clock, make_session=make_session, outlines=outlines, coordinator=coordinator
     )
     of_service = operations(replica)
     ports = _second_ports(replica, of_service)

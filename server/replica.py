@@ -31,6 +31,7 @@ from server.receipts.keys import ReceiptKeys
 from server.recognition.request import Feature, Request
 from server.recognition.session import Session
 from server.recognition.session_options import Limits
+from server.recognition.steps import Auxiliary
 from server.settings import Settings
 from server.streaming.connection import ConnectionContext
 from server.streaming.flow_control import LiveLimits
@@ -97,7 +98,7 @@ class Replica:
 def build_replica(
     settings: Settings,
     models: Sequence[LoadedModel],
-    vad: EngineSource | None,
+    auxiliary: Mapping[Auxiliary, EngineSource],
     clock: Callable[[], float],
     *,
     make_session: MakeSession = Session,
@@ -110,7 +111,7 @@ def build_replica(
     """
     coordinator = coordinator or LocalCoordinator(settings, clock)
     metrics = Metrics(settings.max_batch, settings.all_slots)
-    builder = ServiceBuilder(settings, vad, metrics, clock, make_session, coordinator=coordinator)
+    builder = ServiceBuilder(settings, auxiliary, metrics, clock, make_session, coordinator=coordinator)
     registry = ModelRegistry(builder, settings, models, outlines, clock)
     sessions = OpenSessions(metrics)
     replica = Replica(

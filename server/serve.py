@@ -113,13 +113,13 @@ def run(settings: Settings) -> int:
     return_large_blocks()
     tracing = open_tracing(settings, os.environ)
     make_session = Session if tracing is None else tracing.session
-    models, vad = load_served(settings)
+    models, auxiliary = load_served(settings)
     outlines = outlines_of(settings)
     for model in models:
         how = {"precision": model.facts.precision, "device": str(model.facts.device)}
         _log.info("model loaded", model=model.name, languages=model.languages, instructions=instruction_set(), **how)
         model.engines.warn_of_dependent_rows(settings.reproducible)
-    application = create_app(settings, models, vad, make_session=make_session, outlines=outlines)
+    application = create_app(settings, models, auxiliary, make_session=make_session, outlines=outlines)
     replica = application.replica
     log_lines.count_lost(replica.metrics.log_lines_lost.inc)
     server = DrainingServer(application)

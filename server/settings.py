@@ -142,6 +142,9 @@ class Settings(BaseSettings):
     vad: Literal["auto", "off", "silero"] = "auto"
     """Voice activity by silero-vad 6, which ships with the program. `auto`: for streams that ask for starts of speech
     or for turns. `silero`: for all streams, and endpoints need its silence, too."""
+    speakers: bool = False
+    """Distinguish speakers in streams and recordings that ask for it, as `diarize=true` does: docs/speakers.md. Vectors
+    of voices are biometric data in some countries."""
     turn_model: Path | None = None
     """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/voice-agents.md. By default none."""
     min_endpoint_ms: float = Field(400.0, ge=0)

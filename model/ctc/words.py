@@ -15,10 +15,23 @@ _BETWEEN_IDEOGRAPHS = re.compile(  # or after a punctuation mark, or at a number
 
 
 @dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who said a word: a number within its channel from 0, in the order of speech, and the confidence, 0 to 1.
+
+    `other`: it is not the voice that the stream listens to.
+    """
+
+    number: int
+    confidence: float
+    other: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Word:
     """A recognized word; times in seconds since the start of the decoder state, confidence 0 to 1.
 
-    `language`: the tag that a model of several languages wrote after it; empty if there is none.
+    `language`: the tag that a model of several languages wrote after it; empty if there is none. `speaker`: None if
+    speakers are not distinguished.
     """
 
     text: str
@@ -26,6 +39,7 @@ class Word:
     end_s: float
     confidence: float
     language: str = ""
+    speaker: Speaker | None = None
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -213,7 +213,7 @@ class CoordinationServer:
         elif lease in holder.streams:  # otherwise it was refused, or its engines have stopped
             held = holder.streams[lease][1]
             for _ in range(min(slots, held.slots)):
-                held.speech_closed()
+                held.closed()
             if not held.slots:
                 del holder.streams[lease]
 

@@ -20,6 +20,7 @@ from batching.events import BatchDone
 from server.errors import ServerFull
 
 RETURN_SHARE = 0.95  # once full, a replica admits again below this share of the limit, so that it does not flap
+SPEECH = "speech"  # the recognizer's engine
 FREE_AT_ONCE = 32
 AT_ONCE_SHARE = 1 / 4
 """Streams that are admitted in a period: this number, or this share of those that can enter if it is more, so that late
@@ -36,32 +37,28 @@ class StreamLease:
     def __init__(self, streams: int, give_back: Callable[[int], None]) -> None:
         """Hold `streams` slots; `give_back` receives the number of those that are free again."""
         self._give_back = give_back
-        self._speech, self._vad = streams, 0  # open streams in each engine
+        self._open = {SPEECH: streams}  # by engine
 
     @property
     def slots(self) -> int:
         """Slots that are held."""
-        return max(self._speech, self._vad)
+        return max(self._open.values())
 
-    def has_vad(self) -> None:
-        """Record that each stream is also open in the engine of the voice-activity model."""
-        self._vad = self._speech
+    def opened(self, engine: str) -> None:
+        """Record that each stream is also open in the engine of an auxiliary model."""
+        self._open[engine] = self._open[SPEECH]
 
-    def speech_closed(self) -> None:
-        """Note that the speech engine has closed one stream."""
-        self._change(self._speech - 1, self._vad)
-
-    def vad_closed(self) -> None:
-        """Note that the engine of the voice-activity model has closed one stream."""
-        self._change(self._speech, self._vad - 1)
+    def closed(self, engine: str = SPEECH) -> None:
+        """Note that an engine has closed one stream."""
+        self._change({**self._open, engine: self._open[engine] - 1})
 
     def cancel(self) -> None:
         """Give all slots back, because no engine has a stream of this session."""
-        self._change(0, 0)
+        self._change({SPEECH: 0})
 
-    def _change(self, speech: int, vad: int) -> None:
+    def _change(self, to: dict[str, int]) -> None:
         before = self.slots
-        self._speech, self._vad = speech, vad
+        self._open = to
         if before != self.slots:
             self._give_back(before - self.slots)
 

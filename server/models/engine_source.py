@@ -44,6 +44,18 @@ class BatchedModel(Protocol):
         """
 
 
+class AuxiliaryModel(BatchedModel, Protocol):
+    """A small model whose results the recognizer's rows wait for, such as voice activity."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of its weights."""
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of a step, at 16 kHz."""
+
+
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
     """Sizes and rules of one engine. They follow from settings and description, so every process gets the same."""
@@ -59,7 +71,7 @@ class EnginePlan:
 
     @classmethod
     def of(cls, settings: Settings, config: ModelDescription, name: str, step_samples: int | None = None) -> EnginePlan:
-        """Return the plan of a model's engine; `step_samples`: of the voice-activity engine, whose steps are others."""
+        """Return the plan of a model's engine; `step_samples`: of an auxiliary model's engine."""
         forks = settings.fork_slots if step_samples is None else 0
         step_samples = step_samples or config.step_samples
         longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
@@ -85,7 +97,7 @@ class EnginePlan:
                 f"max_streams: {self.name}: the states of {self.capacity} streams, uploads and forks cannot be "
                 f"allocated ({error}); set a lower number, or add memory"
             ) from error
-        facts = getattr(model, "facts", None)  # the voice-activity model has none
+        facts = getattr(model, "facts", None)  # auxiliary models have none
         if not isinstance(facts, ModelFacts) or facts.device.type == "cpu":
             self.check_memory(slots.state_bytes, free_bytes)
         return slots
@@ -125,7 +137,7 @@ class LocalEngines:
     """Engines that are threads of this process, of a model that is loaded here."""
 
     def __init__(self, model: BatchedModel, acoustic: AcousticModel | None = None) -> None:
-        """`acoustic`: the model again, if it is not the voice-activity model."""
+        """`acoustic`: the model again, if it is not an auxiliary one."""
         self._model, self._acoustic = model, acoustic
         self.gpu = "cuda" if acoustic is not None and acoustic.facts.device.type == "cuda" else None
 

@@ -1,4 +1,4 @@
-"""Loading of the models that a server has: their weights, their decoders, and the voice-activity model.
+"""Loading of the models that a server has: their weights, their decoders, and the auxiliary models.
 
 One process loads both parts of a model. Where another process computes its steps, that one calls `load_acoustic` and
 sends its facts, and this one calls `load_decoders`, which never reads the weights.
@@ -17,22 +17,25 @@ from model.decoder import accurate_of, decoder_of, grammars_of
 from model.facts import AcousticModel, ModelFacts
 from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
-from server.models.engine_source import EngineSource, LocalEngines
+from server.models.engine_source import AuxiliaryModel, EngineSource, LocalEngines
 from server.models.selection import is_english, is_language
 from server.models.whisper import whisper_decoder
+from server.recognition.segments.speaker_rules import SPEAKER_HZ, SPEAKER_WINDOW
+from server.recognition.steps import Auxiliary
 from server.settings import Settings
 
 Load = Callable[[ModelEntry | None, Settings], "LoadedModel"]
 """Loads one model by its own settings; None stands for the one that no entry names."""
-VAD_HZ, VAD_WINDOW = 16_000, 512  # sample rate and step of the voice-activity model, in samples
+AUXILIARY_HZ = SPEAKER_HZ  # sample rate of auxiliary models
+WINDOWS = {Auxiliary.VAD: 512, Auxiliary.SPEAKERS: SPEAKER_WINDOW}  # their steps, in samples
 
 
-def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], EngineSource | None]:
-    """Load the models that do not wait for demand, the default first, and VAD.
+def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], dict[Auxiliary, EngineSource]]:
+    """Load the models that do not wait for demand, the default first, and the auxiliary models.
 
     Raises: ModelError, SettingsError.
     """
-    return load_models(settings, load_local), load_vad(settings)
+    return load_models(settings, load_local), load_auxiliary(settings)
 
 
 def load_models(settings: Settings, load: Load) -> tuple[LoadedModel, ...]:
@@ -82,13 +85,41 @@ def load_decoders(
     return loaded
 
 
-def load_vad(settings: Settings) -> EngineSource | None:
-    """Load the voice-activity model if the settings name one, and return where it computes. Raises: ModelError."""
-    if settings.vad == "off":
-        return None
+def auxiliary_of(settings: Settings) -> tuple[Auxiliary, ...]:
+    """Return the auxiliary models that a server has."""
+    return ((Auxiliary.VAD,) if settings.vad != "off" else ()) + ((Auxiliary.SPEAKERS,) if settings.speakers else ())
+
+
+def auxiliary_models(settings: Settings) -> dict[Auxiliary, AuxiliaryModel]:
+    """Load the auxiliary models that the settings name. Raises: ModelError."""
+    load: dict[Auxiliary, Callable[[], AuxiliaryModel]] = {Auxiliary.VAD: _load_vad, Auxiliary.SPEAKERS: _load_speakers}
+    return {model: load[model]() for model in auxiliary_of(settings)}
+
+
+def load_auxiliary(settings: Settings) -> dict[Auxiliary, EngineSource]:
+    """Load the auxiliary models that the settings name, and return where they compute. Raises: ModelError."""
+    return {name: LocalEngines(model) for name, model in auxiliary_models(settings).items()}
+
+
+def _load_vad() -> AuxiliaryModel:
     from model.vad.silero import SileroVad
 
-    return LocalEngines(SileroVad.load())
+    return SileroVad.load()
+
+
+def _load_speakers() -> AuxiliaryModel:
+    from model.speakers.slot_model import SpeakerModel, SpeakerWeights
+
+    class Speakers:
+        def __init__(self) -> None:
+            self._weights = SpeakerWeights.load()
+            self.digest, self.step_samples = self._weights.digest, SPEAKER_WINDOW
+
+        def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SpeakerModel:
+            del tile_rows  # rows are bit-identical in every batch
+            return SpeakerModel(self._weights, capacity, largest=largest)
+
+    return Speakers()
 
 
 @dataclass(frozen=True, slots=True)

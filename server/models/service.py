@@ -27,7 +27,7 @@ from server.coordination.coordinator import Coordinator, ModelSlots
 from server.coordination.limits import TICKET_TTL_S
 from server.errors import BadParameter, SettingsError, of_setting
 from server.models.engine_source import EnginePlan, EngineSource
-from server.models.loading import VAD_HZ, VAD_WINDOW, LoadedModel, ModelCard
+from server.models.loading import AUXILIARY_HZ, WINDOWS, LoadedModel, ModelCard
 from server.models.selection import SHOWN, is_english, tag_of
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.decoding.second_pass import SecondPass
@@ -43,6 +43,7 @@ from server.recognition.request import (
     REDACT,
     RESUMABLE,
     REWIND,
+    SPEAKERS,
     Feature,
     Request,
     check_features,
@@ -51,6 +52,7 @@ from server.recognition.request import (
 from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
 from server.recognition.session_options import Finals, Limits, SessionOptions
+from server.recognition.steps import Auxiliary
 from server.recognition.turn_questions import TurnQuestions
 from server.recognition.whisper.timed_pass import TimedPass
 from server.recognition.whisper.whisper_decoder import WhisperDecoder
@@ -60,6 +62,8 @@ from server.text.redaction_kinds import number_language
 
 MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, VoiceRules | None], Session]
 TURN_HZ = 16_000  # of a turn model's audio
+NO_SPEAKERS = "diarize: not supported by this server; leave it out, or start the server with --speakers"
+NO_AUXILIARY: Mapping[Auxiliary, EngineSource] = {}
 NOTHING: Mapping[Feature, str] = {}
 
 
@@ -81,6 +85,7 @@ class ModelService:
     metrics: ModelMetrics
     tickets: TicketService
     voice: VoiceRules | None  # None: no voice-activity model
+    speakers: bool  # whether speakers can be distinguished
     make_session: MakeSession
 
     @property
@@ -188,6 +193,8 @@ class ModelService:
                 f"rewind: model {self.name!r} is not searched for key terms, which it needs: by beam search over "
                 "letters or phones, or as a transducer; leave it out"
             )
+        if not self.speakers:
+            lacking[SPEAKERS] = self._why_no_speakers
         state_bytes = self.recognizer.engines.state_bytes * request.options.streams
         if state_bytes > MOST_STATE_BYTES:
             lacking[RESUMABLE] = (
@@ -200,6 +207,13 @@ class ModelService:
                 "of another language; select an English or Mandarin model"
             )
         return lacking
+
+    @property
+    def _why_no_speakers(self) -> str:
+        rate = self.config.sample_rate
+        if rate != AUXILIARY_HZ:
+            return f"diarize: needs a model at {AUXILIARY_HZ} Hz, and {self.name!r} takes {rate} Hz; leave it out"
+        return NO_SPEAKERS
 
     def check_keyterms(self, parameters: Iterable[str]) -> None:
         """Check that the model supports key terms; our own, decoded greedily, ignores them and says so.
@@ -229,7 +243,7 @@ class ServiceBuilder:
     def __init__(
         self,
         settings: Settings,
-        vad: EngineSource | None,
+        auxiliary: Mapping[Auxiliary, EngineSource],
         metrics: Metrics,
         clock: Callable[[], float],
         make_session: MakeSession,
@@ -238,7 +252,7 @@ class ServiceBuilder:
     ) -> None:
         """Raises: SettingsError, ModelError."""
         self._settings = settings
-        self._vad = vad
+        self._auxiliary = auxiliary
         self._metrics = metrics
         self._clock = clock
         self._make_session = make_session
@@ -266,7 +280,7 @@ class ServiceBuilder:
             config,
             model.decoder,
             metrics,
-            engines=self._engines(model, voice),
+            engines=self._engines(model),
             slots=self._slots(model.name, config, metrics),
             second_pass=self._timed_pass if isinstance(model.accurate, WhisperDecoder) else self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
@@ -291,6 +305,7 @@ class ServiceBuilder:
             metrics,
             tickets,
             voice,
+            Auxiliary.SPEAKERS in self._auxiliary_of(model),
             self._make_session,
         )
 
@@ -325,29 +340,33 @@ class ServiceBuilder:
 
     def _voice(self, model: LoadedModel) -> VoiceRules | None:
         """Use of the voice-activity model; `auto` has none for another sample rate. Raises: SettingsError."""
-        if self._vad is None:
+        if Auxiliary.VAD not in self._auxiliary:
             return None
         rate, ends_speech = model.facts.config.sample_rate, self._settings.vad == "silero"
-        if rate == VAD_HZ:
-            return VoiceRules(VAD_WINDOW, ends_speech=ends_speech)
+        if rate == AUXILIARY_HZ:
+            return VoiceRules(WINDOWS[Auxiliary.VAD], ends_speech=ends_speech)
         if ends_speech:
             raise SettingsError(
-                f"vad: silero needs a model at {VAD_HZ} Hz, and {model.name!r} takes {rate} Hz; use --vad auto"
+                f"vad: silero needs a model at {AUXILIARY_HZ} Hz, and {model.name!r} takes {rate} Hz; use --vad auto"
             )
         return None
 
-    def _engines(self, model: LoadedModel, voice: VoiceRules | None) -> Engines:
+    def _auxiliary_of(self, model: LoadedModel) -> Mapping[Auxiliary, EngineSource]:
+        """Return the auxiliary models that hear the audio of a model: all, at their sample rate."""
+        return self._auxiliary if model.facts.config.sample_rate == AUXILIARY_HZ else {}
+
+    def _engines(self, model: LoadedModel) -> Engines:
         settings, clock = self._settings, self._clock
-        facts, vad = model.facts, self._vad
+        facts = model.facts
         step_token = None if facts.device.type == "cuda" else next(self._step_tokens)
         plan = EnginePlan.of(settings, facts.config, f"model {model.name}")
-        make_vad = None
-        if vad and voice:
-            vad_plan = EnginePlan.of(settings, facts.config, f"vad {model.name}", voice.window_samples)
-            make_vad = vad.maker(vad_plan, next(self._step_tokens), clock)
+        make_auxiliary = {}
+        for kind, source in self._auxiliary_of(model).items():
+            small = EnginePlan.of(settings, facts.config, f"{kind} {model.name}", WINDOWS[kind])
+            make_auxiliary[kind] = source.maker(small, next(self._step_tokens), clock)
         return Engines(
             model.engines.maker(plan, step_token, clock),
-            make_vad,
+            make_auxiliary,
             step_samples=facts.row_samples,
             clock=clock,
         )
@@ -366,7 +385,8 @@ class ServiceBuilder:
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.max_utterance_s)
             decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
-            return model.facts.digest, model.facts.precision, *decoders, repr(rules), settings.vad
+            small = (settings.vad, str(settings.speakers))
+            return model.facts.digest, model.facts.precision, *decoders, repr(rules), *small
 
         return TicketService(
             self._resume_keys,

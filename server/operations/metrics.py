@@ -31,8 +31,9 @@ REASONS = ("auth", "quota", "rate", "capacity", "uploads", "draining", "bad_requ
 FALLBACKS = ("full", "late", "failed", "repeated", "empty")  # of a second pass
 FORK_OUTCOMES = ("done", "refused", "failed")
 CALLBACK_OUTCOMES = ("delivered", "retried", "failed", "refused")
+VOICE_OUTCOMES = ("marked", "left_out")
 TURN_RESULTS = ("answered", "late", "refused", "failed")
-STAGES = ("step", "decode", "vad", "engine")
+STAGES = ("step", "decode", "vad", "speakers", "engine")
 LIVE = ("deepgram", "flux", "vosk", "openai", "twilio", "wyoming", "audiosocket", "freeswitch")
 PROTOCOLS = (*LIVE, "upload")
 OTHER_KEYS = "other"
@@ -258,6 +259,12 @@ class _ModelFamilies:
             ["model", "reason"],
             registry=registry,
         )
+        self.other_voice_words = Counter(
+            "tutti_other_voice_words",
+            "Words by other voices than the one that a stream listens to: marked, or left out of its results",
+            ["model", "outcome"],
+            registry=registry,
+        )
         self.forks = Counter(
             "tutti_forks",
             "Forks of streams in pauses; refused: no slot was spare",
@@ -291,6 +298,7 @@ class ModelMetrics:
         self.second_failures = families.second_failures.labels(name)
         self.second_fallbacks = {reason: families.second_fallbacks.labels(name, reason) for reason in FALLBACKS}
         self.forks = {outcome: families.forks.labels(name, outcome) for outcome in FORK_OUTCOMES}
+        self.other_voice_words = {each: families.other_voice_words.labels(name, each) for each in VOICE_OUTCOMES}
         self.errors = errors
         self.failed_steps = 0  # of stage "step", for the watchdog: a Counter can only be read by collecting it
 

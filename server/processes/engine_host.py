@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,7 +28,7 @@ from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches, steps_at_once
 from server.errors import ServerNotReady, UnknownModel
 from server.models.engine_source import BatchedModel, EnginePlan
-from server.models.loading import VAD_HZ, load_acoustic
+from server.models.loading import AUXILIARY_HZ, auxiliary_models, load_acoustic
 from server.operations.dependent_rows import warn_of_dependent_rows
 from server.operations.drain import SPREAD_S
 from server.operations.gc_schedule import freeze_loaded_objects, freeze_what_came
@@ -41,10 +40,7 @@ from server.processes.control import Parcel
 from server.processes.messages import MESSAGES, name_of
 from server.settings import Settings
 
-if TYPE_CHECKING:
-    from model.vad.silero import SileroVad
-
-MODEL, VAD = "model ", "vad "  # prefixes of engine names, as built by `ServiceBuilder`; the model's name follows
+MODEL = "model"  # kind of an engine, as `Auxiliary`; its name is that, a space, and the model's name
 LOOK_S = 0.5  # interval of reports of the longest step
 ORPHANED_S = 8.0  # wait after the supervisor's end, in addition to the drain of the front ends
 STOP_S = 2.0
@@ -57,13 +53,13 @@ class EngineHost:
     """Models and engines of this process; used only on its event loop, loads models on threads."""
 
     def __init__(self, process: ChildProcess) -> None:
-        """Raises: ModelError if the voice-activity model cannot be loaded."""
+        """Raises: ModelError if an auxiliary model cannot be loaded."""
         self._channel = process.channel
         self._settings = settings = process.settings
         self._entries = {name_of(entry): (entry, own) for entry, own in settings.of_models()}
         self._models: dict[str, asyncio.Task[AcousticModel]] = {}
         self._engines: dict[str, asyncio.Task[EngineServer]] = {}
-        self._vad = _load_vad(settings)
+        self._auxiliary = auxiliary_models(settings)
         self._step_token = StepToken() if _steps_at_once(settings) == 1 else None
         self._registry = process_registry()
         self._attaching: set[asyncio.Task[None]] = set()
@@ -77,9 +73,10 @@ class EngineHost:
         """Load the models that are not loaded on demand, and start their engines. Raises: ModelError, SettingsError."""
         for name, (entry, _) in self._entries.items():
             if entry is None or not entry.on_demand:
-                await self._engine(MODEL + name)
-                if self._vad is not None and (await self._model(name)).config.sample_rate == VAD_HZ:
-                    await self._engine(VAD + name)
+                await self._engine(f"{MODEL} {name}")
+                if (await self._model(name)).config.sample_rate == AUXILIARY_HZ:
+                    for kind in self._auxiliary:
+                        await self._engine(f"{kind} {name}")
         freeze_loaded_objects()
         self._in_background = True  # streams are served from now on
         self._channel.tell(messages.Ready())
@@ -101,21 +98,21 @@ class EngineHost:
         """Unload models that no front end uses any more, except the default model."""
         default = next(iter(self._entries))
         for name, task in list(self._engines.items()):
-            kind = MODEL if name.startswith(MODEL) else VAD
-            if name.removeprefix(kind) == default or not task.done() or task.exception():
+            kind, _, model = name.partition(" ")
+            if model == default or not task.done() or task.exception():
                 continue
             if task.result().connections:
                 self._used_s[name] = time.perf_counter()
             elif name in self._used_s and now - self._used_s[name] > UNUSED_S:
-                self._unload(name, kind)
+                self._unload(name, kind, model)
 
-    def _unload(self, name: str, kind: str) -> None:
+    def _unload(self, name: str, kind: str, model: str) -> None:
         del self._used_s[name]
         engine = self._engines.pop(name).result()
         self._channel.tell(messages.Unloaded(name))
         if kind == MODEL:
-            self._models.pop(name.removeprefix(kind), None)
-            _log.info("weights freed", model=name.removeprefix(kind))
+            self._models.pop(model, None)
+            _log.info("weights freed", model=model)
         task = asyncio.ensure_future(asyncio.to_thread(_stop, engine))
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
@@ -185,8 +182,8 @@ class EngineHost:
 
     def _full_name(self, name: str) -> str:
         """Return the name of an engine by the entry of its model. Raises: UnknownModel."""
-        kind = MODEL if name.startswith(MODEL) else VAD
-        return kind + self._key(name.removeprefix(kind))
+        kind, _, model = name.partition(" ")
+        return f"{kind} {self._key(model)}"
 
     async def _engine(self, name: str) -> EngineServer:
         """Return a running engine, made once. Raises: as `_model`."""
@@ -201,15 +198,16 @@ class EngineHost:
             raise
 
     async def _start(self, name: str) -> EngineServer:
-        kind = MODEL if name.startswith(MODEL) else VAD
-        acoustic = await self._model(name.removeprefix(kind))
+        kind, _, model_name = name.partition(" ")
+        acoustic = await self._model(model_name)
         model: BatchedModel = acoustic
         plan, digest = EnginePlan.of(self._settings, acoustic.config, name), acoustic.facts.digest
-        if kind == VAD:
-            if self._vad is None:
-                raise ServerNotReady("no voice-activity model is loaded")
-            model, digest = self._vad, self._vad.digest
-            plan = EnginePlan.of(self._settings, acoustic.config, name, self._vad.step_samples)
+        if kind != MODEL:
+            small = next((one for auxiliary, one in self._auxiliary.items() if auxiliary == kind), None)
+            if small is None:
+                raise ServerNotReady(f"no {kind} model is loaded")
+            model, digest = small, small.digest
+            plan = EnginePlan.of(self._settings, acoustic.config, name, small.step_samples)
         engine = EngineServer(
             await asyncio.to_thread(plan.slots_of, model),
             policy=plan.policy,
@@ -256,14 +254,6 @@ def _steps_at_once(settings: Settings) -> int:
     assert settings.front_ends != "auto", "it was chosen before"
     assert settings.engines != "auto", "it was chosen before"
     return steps_at_once(settings.threads, settings.front_ends + (settings.engines - 1) * settings.threads)
-
-
-def _load_vad(settings: Settings) -> SileroVad | None:
-    if settings.vad == "off":
-        return None
-    from model.vad.silero import SileroVad
-
-    return SileroVad.load()
 
 
 def _stop(engine: EngineServer) -> None:

@@ -16,6 +16,7 @@ from server.processes.messages import Prepare
 DEATHS, WITHIN_S = 12, 60.0
 """Hosts that end within this time, after which the engine counts as lost."""
 WHAT_TO_DO = "restart the server to serve the new files, or put the old ones back and restart the engine"
+SMALL = {"vad": "the voice detector", "speakers": "the speaker model"}
 SERVING_POINTS, SPARE_POINTS = 200, 400
 """For `Child.end_first`: the loss of a spare host costs nothing, that of one that serves a pause."""
 FAILED_STARTS = 2  # ends in a row after which the engine counts as lost
@@ -295,7 +296,9 @@ def _other_models(child: Child, than: Child) -> str:
 
 def _shown(engine: str) -> str:
     kind, _, model = engine.partition(" ")
-    return "the voice detector" if kind == "vad" else f"the model {model!r}" if model else "the model"
+    if kind in SMALL:
+        return SMALL[kind]
+    return f"the model {model!r}" if model else "the model"
 
 
 async def _prepare(child: Child, present: Child | None) -> None:

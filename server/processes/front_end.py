@@ -23,7 +23,7 @@ from server.app import Application, create_app
 from server.configuration.models_file import ModelEntry
 from server.coordination.remote import RemoteCoordinator
 from server.http.uvicorn_server import uvicorn_config
-from server.models.loading import LoadedModel, load_decoders
+from server.models.loading import LoadedModel, auxiliary_of, load_decoders
 from server.models.registry import RegistryEntry, outlines_of
 from server.operations.drain import Phase
 from server.operations.gc_schedule import freeze_loaded_objects
@@ -178,7 +178,7 @@ async def work(process: ChildProcess) -> int:
     application = create_app(
         settings,
         models,
-        None if settings.vad == "off" else sources,
+        dict.fromkeys(auxiliary_of(settings), sources),
         make_session=Session if tracing is None else tracing.session,
         outlines=outlines,
         coordinator=coordinator,

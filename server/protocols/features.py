@@ -39,17 +39,22 @@ OTHER_VERSION = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_
 
 FEATURES = frozenset({
     "alternatives", "analyze_sentiment", "callback", "callback_method", "custom_intent", "custom_intent_mode",
-    "custom_topic", "custom_topic_mode", "detect_entities", "detect_language", "detect_topics", "diarize",
-    "diarize_model", "diarize_version", "dictation", "intents", "keyword_boost", "language_hint", "measurements", "ner",
-    "paragraphs", "profanity_filter", "replace", "search", "sentiment", "sentiment_threshold", "summarize", "task",
-    "topics", "translate",
+    "custom_topic", "custom_topic_mode", "detect_entities", "detect_language", "detect_topics", "dictation", "intents",
+    "keyword_boost", "language_hint", "measurements", "ner", "profanity_filter", "replace", "search", "sentiment",
+    "sentiment_threshold", "summarize", "task", "topics", "translate",
 })  # fmt: skip
 """Parameters of other servers whose features this server does not support."""
 
-LISTEN = frozenset({
+SPEAKERS = frozenset({
+    "diarize", "diarize_max_speakers", "diarize_min_speakers", "diarize_model", "diarize_version", "speaker",
+    "speaker_only",
+})  # fmt: skip
+"""Features of `/v1/listen` on a server that distinguishes speakers."""
+
+LISTEN = SPEAKERS | frozenset({
     "endpointing", "finals", "grammar", "interim_stability", "keyterm", "keywords", "latency", "latency_budget_ms",
-    "multichannel", "numerals", "punctuate", RECEIPT, "resumable", "rewind", "smart_format", "stable_words",
-    "step_results", UTTERANCES, "utt_split", "utterance_end_ms", "vad_events",
+    "multichannel", "numerals", "paragraphs", "punctuate", RECEIPT, "resumable", "rewind", "smart_format",
+    "stable_words", "step_results", UTTERANCES, "utt_split", "utterance_end_ms", "vad_events",
 })  # fmt: skip
 """Features of `/v1/listen`: refused on a path that lacks them."""
 
@@ -113,8 +118,11 @@ def redaction(pairs: Iterable[tuple[str, str]]) -> frozenset[Redaction]:
     return kinds_of(value for name, value in pairs if plain_name(name) == REDACT)
 
 
-def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool) -> None:
-    """Refuse unsupported features, naming all of them; a lenient server ignores most. Raises: BadParameter."""
+def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool, here: Collection[str] = ()) -> None:
+    """Refuse unsupported features, naming all of them; a lenient server ignores most. Raises: BadParameter.
+
+    `here`: the names of `SPEAKERS` where this path has them on a server that distinguishes speakers.
+    """
     refused = sorted({feature.name for feature in found if feature.always or not lenient})
     if not refused:
         return
@@ -130,6 +138,9 @@ def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool) -> None:
     if first == "model":
         why = f"a name ending in {DIARIZES!r} requests diarization, which is {why}"
     lenience = "" if lenient else ", or start the server with --lenient-features to have it ignored"
+    if first in here or (first == "model" and here):
+        why = why.replace("on this path", "by this server")
+        lenience = f", or start the server with --speakers{lenience}"
     if first.startswith(REDACT):
         raise BadParameter(f"{first}: {why}{also}; numbers are masked by redact={', redact='.join(Redaction)}")
     raise BadParameter(f"{first}: {why}{also}; leave it out{lenience}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from model.ctc.words import Word
@@ -13,6 +14,8 @@ from server.errors import BadAudio, CloseReason, RecognitionFailed, Refused, Ser
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, Final, FinalReason, StepTiming, StreamBroken
 from server.recognition.messages import EndOfAudio, Samples
+from server.recognition.segments.segmenter import Segmenter
+from server.recognition.segments.speaker_rules import others_in
 from server.recognition.session import Session
 from server.recognition.session_options import IN_FLIGHT_S
 from server.text.formatting import FormattedWord, Sentences, Style
@@ -23,6 +26,20 @@ ROW_WORDS = 3  # digits at the end of a segment that may go on in the next one
 
 T = TypeVar("T")
 OnSegment = Callable[[Sequence[FormattedWord]], None]
+
+
+def _with_speakers(channel: Segmenter, words: Sequence[FormattedWord]) -> list[FormattedWord]:
+    """Return the words of a whole recording with their speakers; four hours of it take seconds."""
+    assert channel.speakers is not None
+    found = channel.speakers.whole([formatted.word for formatted in words])
+    return [
+        FormattedWord(replace(formatted.word, speaker=speaker), formatted.text)
+        for formatted, speaker in zip(words, found, strict=True)
+    ]
+
+
+def _of_voice(words: Sequence[FormattedWord]) -> list[FormattedWord]:
+    return [formatted for formatted in words if not others_in([formatted.word])]
 
 
 class Upload:
@@ -112,6 +129,12 @@ class Upload:
         recognition.take(EndOfAudio(CloseReason.CLOSE_STREAM, clock()))
         while not self._ended:
             await self._next_result()
+        if (rules := session.options.speakers) is not None and rules.at_end:
+            for channel in session.channels:
+                spoken = await asyncio.to_thread(_with_speakers, channel, self._words[channel.index])
+                others = others_in([formatted.word for formatted in spoken])
+                session.other_words += others
+                self._words[channel.index] = _of_voice(spoken) if rules.alone and others else spoken
         return self._words
 
     async def _decoded(self, result: Awaitable[T]) -> T:

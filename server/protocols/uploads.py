@@ -158,6 +158,7 @@ class Recognized:
     words: list[list[FormattedWord]]
     audio_s: float
     warnings: tuple[str, ...] = ()
+    other_words: int = 0  # by other voices than the one that is listened to
 
 
 class Recordings:
@@ -231,7 +232,7 @@ class Recordings:
                 replica.sessions.remove(upload)
         replica.metrics.audio_seconds[asked.form.encoding].value += session.audio.received_s
         replica.metrics.audio_bytes.value += len(body)
-        return Recognized(words, session.audio.received_s, tuple(recording.warnings))
+        return Recognized(words, session.audio.received_s, tuple(recording.warnings), session.other_words)
 
     def _session(self, model: ModelService, asked: Asked, channels: int, *, finals_at_end: bool) -> Session:
         """Return the session of a recording, without what only live streams have. Raises: BadParameter."""
@@ -248,6 +249,7 @@ class Recordings:
             finals=given.finals,
             redact=given.redact,
             finals_at_end=finals_at_end,
+            speakers=None if given.speakers is None else replace(given.speakers, at_end=finals_at_end),
         )
         # `Upload` reads no further than `IN_FLIGHT_S` ahead, so the limit for live clients does not apply.
         return model.session(replace(asked, options=options), replace(replica.limits, max_backlog_s=math.inf))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from batching.errors import BatchingError, WrongState
@@ -10,7 +10,7 @@ from server.recognition.engines import EngineStreams
 from server.recognition.events import Event, StepTiming, StreamBroken, separated
 from server.recognition.messages import AskInPauses, Flushing, ReleaseStates
 from server.recognition.session import Session
-from server.recognition.steps import StepTag, Work
+from server.recognition.steps import Auxiliary, StepTag, Work
 from server.recognition.turn_questions import TurnQuestions
 
 FORK = "fork"
@@ -43,7 +43,7 @@ class ActiveSession:
         session: Session,
         sink: EventSink,
         speech: EngineStreams,
-        vad: EngineStreams | None,
+        auxiliary: Mapping[Auxiliary, EngineStreams],
         on_close: Callable[[ActiveSession], None],
         *,
         background: bool = False,
@@ -53,7 +53,7 @@ class ActiveSession:
         self.session = session
         self.sink = sink
         self.background = background
-        self.speech, self.vad = speech, vad
+        self.speech, self.auxiliary = speech, auxiliary
         self.open = True
         self._on_close = on_close
         self._questions = questions
@@ -69,15 +69,16 @@ class ActiveSession:
         """Pass work to the engines, in order. If an engine cannot accept it, the session fails."""
         if not self.open:
             return
-        speech, vad = self.speech, self.vad
+        speech = self.speech
         try:
             for piece in work:
                 if isinstance(piece.tag, StepTag):
                     speech.engine.push(speech.ids[piece.channel], piece.row, tag=piece.tag, reset=piece.reset)
                     if piece.forks:
                         speech.engine.export(speech.ids[piece.channel], FORK)
-                elif vad is not None:
-                    vad.engine.push(vad.ids[piece.channel], piece.pcm, tag=piece.tag)
+                else:
+                    small = self.auxiliary[piece.tag.model]
+                    small.engine.push(small.ids[piece.channel], piece.pcm, tag=piece.tag)
         except BatchingError as error:
             self.fail(error)
 
@@ -92,11 +93,13 @@ class ActiveSession:
         except BatchingError as error:
             self.fail(error)
 
-    def restore(self, states: Sequence[bytes], voices: Sequence[bytes]) -> None:
-        """Start the streams of both models from these states, by channel; before any work. Raises: WrongState."""
+    def restore(self, states: Sequence[bytes], auxiliary: Sequence[Sequence[bytes]]) -> None:
+        """Start the streams of all models from these states, by channel; before any work. Raises: WrongState."""
         if not self.open:
             return
-        pairs = [(self.speech, states)] if self.vad is None else [(self.speech, states), (self.vad, voices)]
+        if any(len(given) != len(self.auxiliary) for given in auxiliary):
+            raise WrongState("these are not the states of this stream's models")
+        pairs = [(self.speech, states), *zip(self.auxiliary.values(), zip(*auxiliary, strict=True), strict=False)]
         for streams, given in pairs:
             size = streams.engine.state_bytes
             if any(len(state) != size for state in given) or len(given) != len(streams.ids):
@@ -131,7 +134,7 @@ class ActiveSession:
 
     @property
     def _engines(self) -> tuple[EngineStreams, ...]:
-        return (self.speech,) if self.vad is None else (self.vad, self.speech)
+        return (*self.auxiliary.values(), self.speech)
 
     def fail(self, error: Exception) -> None:
         """Close, and send `StreamBroken` as the last event."""

@@ -1,4 +1,4 @@
-"""The engines of a replica, speech and (if requested) VAD: start, warm-up, health, stop.
+"""The engines of a replica, speech and those of auxiliary models: start, warm-up, health, stop.
 
 The recognizer interprets their events.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from batching.engine_client import EngineClient
 from batching.errors import EngineDown
 from batching.events import BatchDone, EngineEvent, EngineStopped, StreamFailed
 from server.errors import EngineDead, ServerNotReady
+from server.recognition.steps import Auxiliary
 
 Deliver = Callable[[EngineEvent], None]
 MakeEngine = Callable[[Deliver, asyncio.AbstractEventLoop], EngineClient]
@@ -41,26 +43,26 @@ class EngineStreams:
 
 
 class Engines:
-    """Owns both engines; they are created by `start`."""
+    """Owns the engines; they are created by `start`."""
 
     def __init__(
         self,
         make_speech: MakeEngine,
-        make_vad: MakeEngine | None,
+        make_auxiliary: Mapping[Auxiliary, MakeEngine],
         *,
         step_samples: int,
         clock: Callable[[], float],
     ) -> None:
-        self._make_speech, self._make_vad = make_speech, make_vad
+        self._make_speech, self._make_auxiliary = make_speech, make_auxiliary
         self._step_samples = step_samples
         self._clock = clock
         self._speech: EngineClient | None = None
-        self._vad: EngineClient | None = None
+        self._auxiliary: dict[Auxiliary, EngineClient] = {}
         self._warm_up: asyncio.Future[None] | None = None
         self._warm_stream = 0  # no stream has this id
         self._warm = False
 
-    async def start(self, on_speech: Deliver, on_vad: Deliver) -> None:
+    async def start(self, on_speech: Deliver, on_auxiliary: Callable[[Auxiliary, EngineEvent], None]) -> None:
         """Start the engines and wait until one step of silence was answered. Raises: EngineDead, the step's error.
 
         The callbacks receive every event of their engine, on the running loop.
@@ -73,32 +75,35 @@ class Engines:
         speech.start()
         self._warm_stream = speech.open()
         speech.push(self._warm_stream, np.zeros(self._step_samples, np.int16))
-        if self._make_vad is not None:
-            take_vad = self._taking(on_vad, lambda: self._vad)
-            self._vad = await asyncio.to_thread(self._make_vad, take_vad, loop)
-            self._vad.start()
+        for model, make in self._make_auxiliary.items():
+            take = self._taking(partial(on_auxiliary, model), partial(self._auxiliary.get, model))
+            self._auxiliary[model] = engine = await asyncio.to_thread(make, take, loop)
+            engine.start()
         await self._warm_up
         speech.close(self._warm_stream)
         self._warm = True
 
     def stop(self, timeout_s: float) -> None:
         """End the engines; sessions still open are broken. Raises: EngineDown if a thread does not end."""
-        for engine in (self._vad, self._speech):
-            if engine is not None:
-                engine.stop(timeout_s)
+        for engine in reversed(self._all):
+            engine.stop(timeout_s)
 
     def ready(self, stall_s: float) -> bool:
         """Return whether the engines run, are warm, and have been busy with their work for less than `stall_s`."""
         if not self._warm:
             return False
         now = self._clock()
-        return all(_moves(engine, now, stall_s) for engine in (self._speech, self._vad) if engine is not None)
+        return all(_moves(engine, now, stall_s) for engine in self._all)
 
     @property
     def ended(self) -> str:
-        """Why an engine has ended; empty while both run."""
-        ends = [each for each in (self._speech, self._vad) if each is not None and not each.alive]
+        """Why an engine has ended; empty while all run."""
+        ends = [each for each in self._all if not each.alive]
         return str(ends[0].failure or "it was stopped") if ends else ""
+
+    @property
+    def _all(self) -> list[EngineClient]:
+        return [] if self._speech is None else [self._speech, *self._auxiliary.values()]
 
     @property
     def state_bytes(self) -> int:
@@ -112,9 +117,9 @@ class Engines:
         return self._speech
 
     def open(
-        self, count: int, *, budget_s: float, background: bool, voice: bool = False
-    ) -> tuple[EngineStreams, EngineStreams | None]:
-        """Open `count` streams, with `voice` also in the VAD engine.
+        self, count: int, *, budget_s: float, background: bool, auxiliary: Collection[Auxiliary] = ()
+    ) -> tuple[EngineStreams, dict[Auxiliary, EngineStreams]]:
+        """Open `count` streams, also in the engines of these auxiliary models.
 
         Raises: ServerNotReady, BatchingError if a model thread hangs.
         """
@@ -124,7 +129,7 @@ class Engines:
             return EngineStreams(engine, ids)
 
         try:
-            return opened(self.require_warm()), opened(self._vad) if voice and self._vad is not None else None
+            return opened(self.require_warm()), {model: opened(self._auxiliary[model]) for model in auxiliary}
         except EngineDown as error:
             raise ServerNotReady("the engine is down") from error
 

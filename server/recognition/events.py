@@ -151,6 +151,7 @@ class Closed:
     reason: CloseReason
     audio_s: float
     audio: AudioMark | None = None  # all of it, in a stream with receipts
+    other_words: int = 0  # of finals, by other voices than the one that is listened to
 
 
 @dataclass(frozen=True, slots=True)

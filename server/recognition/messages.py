@@ -118,7 +118,7 @@ class StateSaved:
 
     channel: int
     state: bytes
-    voice: bytes = b""
+    auxiliary: tuple[bytes, ...] = ()  # of auxiliary models
 
 
 @dataclass(frozen=True, slots=True)

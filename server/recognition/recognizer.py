@@ -19,6 +19,7 @@ from server.recognition.engines import Engines
 from server.recognition.forks import Forks
 from server.recognition.messages import ReleaseStates
 from server.recognition.session import Session
+from server.recognition.steps import Auxiliary
 from server.recognition.turn_questions import TurnQuestions
 
 BACKGROUND_BUDGET_S = 10.0  # uploads wait for live streams, but no longer than this
@@ -55,13 +56,13 @@ class Recognizer:
         self._questions = questions
         self._routes: dict[int, Route] = {}
         self._forks = Forks(self._routes, metrics, slots=fork_slots, budget_s=budget_s)
-        self._vad_routes: dict[int, Route] = {}
         self._leases: dict[int, StreamLease] = {}  # of streams that the speech engine has not reported closed
-        self._vad_leases: dict[int, StreamLease] = {}
+        self._auxiliary_routes: dict[Auxiliary, dict[int, Route]] = {model: {} for model in Auxiliary}
+        self._auxiliary_leases: dict[Auxiliary, dict[int, StreamLease]] = {model: {} for model in Auxiliary}
 
     async def start(self) -> None:
         """Start the engines and take their events. Raises: EngineDead."""
-        await self.engines.start(self._on_event, self._on_vad_event)
+        await self.engines.start(self._on_event, self._on_auxiliary_event)
 
     def stop(self, timeout_s: float) -> None:
         """End the engines. Raises: EngineDown if a model thread does not end."""
@@ -113,32 +114,36 @@ class Recognizer:
         self, session: Session, sink: EventSink, lease: StreamLease, *, background: bool, budget_s: float
     ) -> ActiveSession:
         try:
-            count, voice = len(session.channels), session.channels[0].utterance.speech is not None
-            speech, vad = self.engines.open(count, budget_s=budget_s, background=background, voice=voice)
+            count, models = len(session.channels), tuple(session.channels[0].followed)
+            speech, auxiliary = self.engines.open(count, budget_s=budget_s, background=background, auxiliary=models)
         except BaseException:
             lease.cancel()
             raise
         if isinstance(session, WatchesResults):
             sink = session.watched(sink)
         active = ActiveSession(
-            session, sink, speech, vad, self._on_session_closed, background=background, questions=self._questions
+            session, sink, speech, auxiliary, self._on_session_closed, background=background, questions=self._questions
         )
         routes = [Route(active, channel) for channel in session.channels]
         self._routes.update(zip(speech.ids, routes, strict=True))
         self._leases.update(dict.fromkeys(speech.ids, lease))
-        if vad is not None:
-            lease.has_vad()
-            self._vad_routes.update(zip(vad.ids, routes, strict=True))
-            self._vad_leases.update(dict.fromkeys(vad.ids, lease))
+        for model, streams in auxiliary.items():
+            lease.opened(model)
+            self._auxiliary_routes[model].update(zip(streams.ids, routes, strict=True))
+            self._auxiliary_leases[model].update(dict.fromkeys(streams.ids, lease))
         return active
 
     def _on_session_closed(self, active: ActiveSession) -> None:
         self._forks.drop(active)
+        session = active.session
+        if session.other_words:
+            outcome = "left_out" if session.options.speakers and session.options.speakers.alone else "marked"
+            self._metrics.other_voice_words[outcome].inc(session.other_words)
         for stream in active.speech.ids:
             del self._routes[stream]
-        if active.vad is not None:
-            for stream in active.vad.ids:
-                del self._vad_routes[stream]
+        for model, streams in active.auxiliary.items():
+            for stream in streams.ids:
+                del self._auxiliary_routes[model][stream]
 
     # Results
 
@@ -162,7 +167,7 @@ class Recognizer:
     def _on_stream_closed(self, stream: int) -> None:
         lease = self._leases.pop(stream, None)
         if lease is not None:
-            lease.speech_closed()
+            lease.closed()
         if not self._leases:
             # Steps that still waited were dropped without a batch.
             self._metrics.queue_depth.value = self._metrics.uploads_wait.value = 0.0
@@ -177,19 +182,20 @@ class Recognizer:
             start = partial(self._forks.start, route.active, route.channel, exported.state)
             self._decoder.after_rows(route, start)
 
-    def _on_vad_event(self, event: EngineEvent) -> None:
+    def _on_auxiliary_event(self, model: Auxiliary, event: EngineEvent) -> None:
+        routes = self._auxiliary_routes[model]
         match event:
             case BatchDone():
-                self._decoder.take_voice(event, self._vad_routes)
-            case StateExported(stream, state=state) if stream in self._vad_routes:
-                self._decoder.take_state(self._vad_routes[stream], state, voice=True)
+                self._decoder.take_windows(event, routes)
+            case StateExported(stream, state=state) if stream in routes:
+                self._decoder.take_state(routes[stream], state, model)
             case StreamClosed(stream):
-                lease = self._vad_leases.pop(stream, None)
+                lease = self._auxiliary_leases[model].pop(stream, None)
                 if lease is not None:
-                    lease.vad_closed()
-            case StreamFailed(stream, error) if stream in self._vad_routes:
-                self._metrics.errors.labels("vad").inc()
-                self._vad_routes[stream].active.fail(error)
+                    lease.closed(model)
+            case StreamFailed(stream, error) if stream in routes:
+                self._metrics.errors.labels(model).inc()
+                routes[stream].active.fail(error)
             case EngineStopped(error):
                 self._on_stopped(error)
 
@@ -200,7 +206,8 @@ class Recognizer:
         for active in {id(route.active): route.active for route in self._routes.values()}.values():
             active.fail(EngineDead("the model thread ended"))
         self._leases.clear()
-        self._vad_leases.clear()
+        for leases in self._auxiliary_leases.values():
+            leases.clear()
         self.slots.clear()
 
     def _observe(self, batch: BatchDone) -> None:

@@ -71,9 +71,10 @@ FORKS = Feature("early words of turns", lambda request: request.options.forks, l
 NUMBER_TERMS = Feature(
     "redact and key terms that have numbers", lambda request: request.options.redact and _has_number(request)
 )
+SPEAKERS = Feature("diarize", lambda request: request.options.speakers)
 PACKED = Feature("an encoding that is compressed or in a container", lambda request: request.form.encoding not in PLAIN)
 
-FEATURES = (GRAMMAR, ACCURATE, REWIND, REDACT, RECEIPT, RESUMABLE, UTTERANCES, SMART)
+FEATURES = (GRAMMAR, ACCURATE, REWIND, REDACT, RECEIPT, RESUMABLE, UTTERANCES, SMART, SPEAKERS)
 """Features that may be refused, in the order in which they are checked."""
 
 
@@ -105,6 +106,8 @@ EXCLUSIONS = (
     Exclusion(REWIND, REDACT, "a number may begin before the new words"),
     Exclusion(REWIND, RESUMABLE, _TICKETS),
     Exclusion(REWIND, RECEIPT, "a correction has no receipt"),
+    Exclusion(REWIND, SPEAKERS, "a correction has no speakers"),
+    Exclusion(RECEIPT, SPEAKERS, "a replay does not distinguish speakers"),
     Exclusion(
         RECEIPT,
         NUMBER_TERMS,

@@ -49,9 +49,9 @@ class Resumption:
         levels = tuple(channel.meter.saved() for channel in self._channels)
         self.order.mark(SavedInput(cutters, phrases, allowance, self._keyterms.current.context, steps, levels, digest))
 
-    def exported(self, channel: Segmenter, state: bytes, voice: bytes) -> None:
+    def exported(self, channel: Segmenter, state: bytes, auxiliary: tuple[bytes, ...]) -> None:
         """Take the engines' states of one channel, decoded up to the oldest mark that lacks them."""
-        self.order.exported(channel.index, (state, voice), channel.saved(self._keyterms.initial.bias))
+        self.order.exported(channel.index, (state, auxiliary), channel.saved(self._keyterms.initial.bias))
 
     def replay_from_s(self, saved: SavedInput) -> float:
         """Stream time from which the client must send its audio again."""
@@ -67,8 +67,11 @@ class Resumption:
 
         The caller restores the model's states. Raises: ValueError, ModelError; nothing has changed then.
         """
-        if any((channel.utterance.speech is None) != (one.voice is None) for channel, one in self._paired(saved)):
-            raise ValueError("only one of the two has a voice-activity model")
+        if any(
+            len(channel.followed) != len(cutter.windows)
+            for channel, cutter in zip(self._channels, saved.audio.cutters, strict=True)
+        ):
+            raise ValueError("only one of the two has an auxiliary model")
         default = self._keyterms.initial.bias
         paired = self._paired(saved)
         states = [channel.restored_state(one, default) for channel, one in paired]
@@ -88,8 +91,8 @@ class Resumption:
                 self._digest.restore(saved.audio.digest, begin)
             for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
                 cutter.restore(place, begin)
-            for (channel, one), (state, bias), cutter in zip(paired, states, self._cutters, strict=True):
-                channel.restore(one, state, bias, cutter.window_end)
+            for (channel, one), (state, bias), place in zip(paired, states, saved.audio.cutters, strict=True):
+                channel.restore(one, state, bias, [windows.end for windows in place.windows])
                 channel.meter.restore(audio.levels[channel.index])
             keyterms = self._keyterms.current
             for channel, left in steps:

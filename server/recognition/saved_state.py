@@ -9,6 +9,13 @@ from __future__ import annotations
 import msgspec
 
 
+class SavedWindows(msgspec.Struct, array_like=True, frozen=True):
+    """Position of one channel in the windows of an auxiliary model."""
+
+    end: int  # model-rate samples in whole windows
+    rest: bytes  # samples after them, int16
+
+
 class SavedCutter(msgspec.Struct, array_like=True, frozen=True):
     """Position in one channel's audio that its state has reached; the client sends again what came after it."""
 
@@ -16,8 +23,7 @@ class SavedCutter(msgspec.Struct, array_like=True, frozen=True):
     base_sample: int  # model-rate samples before the last flush
     pushed: int  # model-rate samples in whole steps since then
     reset: bool  # the next step resets the model
-    window_end: int  # model-rate samples in whole windows of the voice-activity model
-    window_rest: bytes  # samples after them, int16
+    windows: tuple[SavedWindows, ...]  # of the stream's auxiliary models
 
 
 class SavedPartials(msgspec.Struct, array_like=True, frozen=True):
@@ -69,6 +75,7 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     started_s: float | None  # start of the voice of the open utterance
     voice: SavedVoice | None  # None: no voice-activity model
     settled: SavedSettled | None  # None: all words are shown
+    speakers: bytes | None = None  # None: speakers are not distinguished
 
 
 class SavedLevels(msgspec.Struct, array_like=True, frozen=True):
@@ -116,5 +123,5 @@ class SavedStream(msgspec.Struct, array_like=True, frozen=True):
     audio: SavedInput
     channels: tuple[SavedChannel, ...]
     states: tuple[bytes, ...]  # of the model, by channel
-    voices: tuple[bytes, ...]  # of the voice-activity model, by channel; empty without one
+    auxiliary: tuple[tuple[bytes, ...], ...]  # by channel, of the stream's auxiliary models
     finals: int  # before this point, over all channels

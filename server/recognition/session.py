@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from model.ctc.interface import Decoder, TwoPass
 from model.description import ModelDescription
@@ -46,9 +46,13 @@ from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import VoiceActivity, VoiceRules
 from server.recognition.segments.pauses import PauseQuestions, Pauses
 from server.recognition.segments.segmenter import Closing, Segmenter
+from server.recognition.segments.speaker_rules import SPEAKER_WINDOW, SpeakerRules, others_in, without_others
 from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
-from server.recognition.steps import AudioInput, Marker, StepCutter, StepTag, Work
+from server.recognition.steps import AudioInput, Auxiliary, Marker, StepCutter, StepTag, Work
 from server.text.redaction import Redactor
+
+if TYPE_CHECKING:
+    from server.recognition.segments.speakers import Speakers
 
 
 class Session:
@@ -68,14 +72,12 @@ class Session:
         self.options = options
         self._max_backlog_s, self._min_endpoint_ms = limits.max_backlog_s, limits.min_endpoint_ms
         self._step_s = config.step_samples / config.sample_rate
-        rules = endpoint_rules(options, limits, config.delay_frames * config.frame_s)
-        indices = range(options.streams)
-        speech = [VoiceActivity(voice, config.sample_rate) if voice else None for _ in indices]
-        bias = options.keyterms.bias
-        self.channels = tuple(Segmenter(i, config, decoder, rules, bias=bias, speech=speech[i]) for i in indices)
+        self.channels = _channels(options, config, decoder, limits, voice)
         margin_s = MARGIN_S if options.resumable and options.streams > 1 else 0.0  # gives the same order in every run
-        rate, window_samples = options.sample_rate, None if voice is None else voice.window_samples
-        cutters = tuple(StepCutter(i, rate, config, window_samples, margin_s=margin_s) for i in indices)
+        rate = options.sample_rate
+        windows = {Auxiliary.VAD: voice.window_samples} if voice else {}
+        windows |= {Auxiliary.SPEAKERS: SPEAKER_WINDOW} if options.speakers else {}
+        cutters = tuple(StepCutter(i, rate, config, windows, margin_s=margin_s) for i in range(options.streams))
         self.audio = AudioInput(cutters, multichannel=options.multichannel, waits=not options.resumable)
         self.keyterms = SessionKeyterms(options.keyterms, self.channels, self.audio, decoder, self._step_s)
         self.resumption: Resumption | None = None  # of a resumable stream
@@ -107,10 +109,10 @@ class Session:
         self._choose_language(ChooseLanguage(options.language))
         if options.rewind_s:
             self._takes[RewindFinals] = Session._rewind
+        self.other_words = 0  # of finals, by other voices than the one that is listened to
         self._redactor = Redactor(options.redact, options.streams, options.number_language) if options.redact else None
         self._finals_at_end: list[Final] = []
-        if self._redactor is not None:
-            self._on_events.append(Session._hold if options.finals_at_end else Session._mask)
+        self._change_words()
         if options.spoken_order and options.streams > 1:
             spoken = SpokenOrder(options.streams)
             self._on_events.append(lambda session, events: spoken.take(events, speech=session._open_speech))
@@ -124,6 +126,14 @@ class Session:
         if not isinstance(order := self._order, ImmediateOrder):
             self._on_work.append(order.send)
             self._on_results.append(lambda message, results: order.answered(message.channel, results))
+
+    def _change_words(self) -> None:
+        """Add the stages that leave out or mask words."""
+        speakers = self.options.speakers
+        if speakers is not None and speakers.listens and not speakers.at_end:
+            self._on_events.append(Session._listen)
+        if self._redactor is not None:
+            self._on_events.append(Session._hold if self.options.finals_at_end else Session._mask)
 
     def _resume_later(self) -> None:
         self._order = order = AudioOrder(self.options.streams)
@@ -241,7 +251,7 @@ class Session:
 
     def _state_saved(self, message: StateSaved) -> list[Event]:
         assert self.resumption is not None, "only what was marked is exported"
-        self.resumption.exported(self.channels[message.channel], message.state, message.voice)
+        self.resumption.exported(self.channels[message.channel], message.state, message.auxiliary)
         return self._due(self._order.add([]))
 
     def _ticket_taken(self, _: TicketTaken) -> list[Event]:
@@ -304,13 +314,49 @@ class Session:
         self._finals_at_end += [event for event in events if isinstance(event, Final)]
         return [event for event in events if not isinstance(event, Final)]
 
+    def _listen(self, events: list[Event]) -> list[Event]:
+        """Count the words of other voices, and leave them out if the stream is of one voice alone."""
+        assert self.options.speakers is not None
+        heard: list[Event] = []
+        for event in events:
+            if isinstance(event, Final | Partial) and (others := others_in(event.words)):
+                self.other_words += others if isinstance(event, Final) else 0
+                heard.append(without_others(event) if self.options.speakers.alone else event)
+            else:
+                heard.append(event)
+        return heard
+
     def _with_end(self, reason: CloseReason, events: list[Event]) -> list[Event]:
         if all(channel.closed for channel in self.channels) and self._order.finishes():
             mark = None if self._digest is None else self._digest.mark()
             if self._redactor is not None and self._finals_at_end:
                 events += _redacted_recording(self._finals_at_end, self._redactor)
-            events.append(Closed(reason, self.audio.received_s, mark))
+            events.append(Closed(reason, self.audio.received_s, mark, self.other_words))
         return events
+
+
+def _channels(
+    options: SessionOptions, config: ModelDescription, decoder: Decoder, limits: Limits, voice: VoiceRules | None
+) -> tuple[Segmenter, ...]:
+    rules = endpoint_rules(options, limits, config.delay_frames * config.frame_s)
+    return tuple([
+        Segmenter(
+            index,
+            config,
+            decoder,
+            rules,
+            bias=options.keyterms.bias,
+            speech=VoiceActivity(voice, config.sample_rate) if voice else None,
+            speakers=None if options.speakers is None else _speakers(options.speakers),
+        )
+        for index in range(options.streams)
+    ])  # fmt: skip
+
+
+def _speakers(rules: SpeakerRules) -> Speakers:
+    from server.recognition.segments.speakers import Speakers
+
+    return Speakers(rules)
 
 
 def _ignored(_session: Session, _: Message) -> list[Event]:

@@ -10,6 +10,7 @@ from server.audio.pcm import BLOCK_S
 from server.errors import BadParameter
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms
 from server.recognition.segments.endpointing import EndpointRules, ScoredEnd
+from server.recognition.segments.speaker_rules import SpeakerRules
 from server.text.redaction_kinds import NumberLanguage, Redaction
 
 DEFAULT_ENDPOINTING_MS = 10.0  # Source: Deepgram's page on endpointing
@@ -72,11 +73,17 @@ class SessionOptions:
     receipts: bool = False  # finals have the digest of the audio that they depend on
     fork_after_s: float | None = None  # silence after which the words of a turn are needed; one channel only
     forks: bool = False  # these words are those of a fork
+    speakers: SpeakerRules | None = None  # None: speakers are not distinguished
 
     @property
     def streams(self) -> int:
         """Number of recognized channels; each uses one slot."""
         return self.channels if self.multichannel else 1
+
+    @property
+    def listens(self) -> bool:
+        """Whether words of other voices than one are marked, or left out."""
+        return self.speakers is not None and self.speakers.listens
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,39 @@ and is all that the output side (`server.recognition.segments.segmenter`) needs.
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from model.description import ModelDescription
 from server.audio.pcm import PCM, Resampler, Tiler, downmix, primed_start
-from server.recognition.saved_state import SavedCutter
+from server.recognition.saved_state import SavedCutter, SavedWindows
+
+
+class Auxiliary(StrEnum):
+    """A small model with an engine of its own, whose results the recognizer's rows wait for.
+
+    The value begins the names of its engines.
+    """
+
+    VAD = "vad"  # probability of speech
+    SPEAKERS = "speakers"  # vectors of voices
+
+
+class Follower(Protocol):
+    """Takes the results of an auxiliary model for one channel, window by window."""
+
+    def take(self, end_sample: int, result: Any) -> None:
+        """Take the result of the window that ends at `end_sample`."""
+
+    def covers(self, end_sample: int) -> bool:
+        """Return whether the results of all whole windows up to this sample are known."""
+
+    def known_to(self, end_sample: int) -> None:
+        """Record that the windows up to this sample were counted before a snapshot."""
 
 
 class Marker(Enum):
@@ -36,9 +61,10 @@ class StepTag(msgspec.Struct, frozen=True, gc=False):
 
 
 class WindowTag(msgspec.Struct, frozen=True, gc=False):
-    """End of a voice-activity window, in model-rate samples of its channel."""
+    """End of a window of an auxiliary model, in model-rate samples of its channel."""
 
     end_sample: int
+    model: Auxiliary = Auxiliary.VAD
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -60,8 +86,34 @@ class Work(msgspec.Struct, frozen=True):
         return self.pcm if self.prompt is None else np.append(self.pcm, np.int16(1 + self.prompt))
 
 
+NO_WINDOWS: Mapping[Auxiliary, int] = {}
+
+
+class _Windows:
+    """Cuts one channel into the windows of an auxiliary model."""
+
+    def __init__(self, model: Auxiliary, samples: int) -> None:
+        self._model, self._samples = model, samples
+        self._tiler = Tiler(samples)
+        self._end = 0  # model-rate samples in whole windows
+
+    def saved(self) -> SavedWindows:
+        return SavedWindows(self._end, self._tiler.rest.tobytes())
+
+    def restore(self, saved: SavedWindows) -> None:
+        self._end = saved.end
+        self._tiler.push(np.frombuffer(saved.rest, np.int16))
+
+    def cut(self, channel: int, pcm: PCM) -> list[Work]:
+        work: list[Work] = []
+        for tile in self._tiler.push(pcm):
+            self._end += self._samples
+            work.append(Work(channel, tile, WindowTag(self._end, self._model)))
+        return work
+
+
 class StepCutter:
-    """Cuts one channel into steps, and into voice-activity windows where `window_samples` is given.
+    """Cuts one channel into steps, and into windows of auxiliary models, whose samples are given by model.
 
     A step's audio is cut into windows when the step is returned, so the windows of a stream depend only on its steps.
     Windows precede the step that completes them. The silence of a flush is in no window.
@@ -75,7 +127,7 @@ class StepCutter:
         channel: int,
         sample_rate: int,
         config: ModelDescription,
-        window_samples: int | None = None,
+        windows: Mapping[Auxiliary, int] = NO_WINDOWS,
         *,
         margin_s: float = 0.0,
     ) -> None:
@@ -90,10 +142,8 @@ class StepCutter:
         self._complete: deque[tuple[PCM, float]] = deque()  # steps to return, and when they were complete
         self._lead_samples = config.lead_samples
         self._lead = np.zeros(self._lead_samples, np.int16) if self._lead_samples else None
-        self._windows = Tiler(window_samples) if window_samples else None
-        self._window_samples = window_samples or 0
-        self._plain = self._resampler is None and self._lead is None and self._windows is None
-        self.window_end = 0  # model-rate samples in whole windows
+        self._windows = [_Windows(model, samples) for model, samples in windows.items()]
+        self._plain = self._resampler is None and self._lead is None and not self._windows
         self._received = 0  # samples, at the client's rate
         self._flushed = 0  # samples, at the client's rate, before the last flush
         self._base_s = 0.0  # stream time of the last flush
@@ -128,8 +178,8 @@ class StepCutter:
 
     def saved(self) -> SavedCutter:
         """Return the position after the last whole step."""
-        rest = b"" if self._windows is None else self._windows.rest.tobytes()
-        return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset, self.window_end, rest)
+        windows = tuple([each.saved() for each in self._windows])
+        return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset, windows)
 
     def replay_from(self, saved: SavedCutter) -> int:
         """Return the sample, at the client's rate, from which a client must send its audio again for this position."""
@@ -148,9 +198,8 @@ class StepCutter:
         self._skip_in = saved.flushed + start - received
         self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
         self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset
-        if self._windows is not None:
-            self.window_end = saved.window_end
-            self._windows.push(np.frombuffer(saved.window_rest, np.int16))
+        for windows, place in zip(self._windows, saved.windows, strict=True):
+            windows.restore(place)
 
     def _primed_start(self, saved: SavedCutter) -> tuple[int, int]:
         stepped = max(0, saved.pushed - self._lead_samples)
@@ -258,13 +307,10 @@ class StepCutter:
 
     def _windows_of(self, step: PCM) -> list[Work]:
         """Return the windows completed by the samples of the next step, without its part of the lead."""
-        if self._windows is None:
+        if not self._windows:
             return []
-        work: list[Work] = []
-        for tile in self._windows.push(step[max(0, self._lead_samples - self._pushed) :]):
-            self.window_end += self._window_samples
-            work.append(Work(self._channel, tile, WindowTag(self.window_end)))
-        return work
+        pcm = step[max(0, self._lead_samples - self._pushed) :]
+        return [piece for windows in self._windows for piece in windows.cut(self._channel, pcm)]
 
     def _may_go(self, samples: int) -> bool:
         """Whether enough audio after the next step was received; `samples` is the step's size at the model's rate."""

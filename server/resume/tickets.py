@@ -231,7 +231,8 @@ class TicketService:
         ticket = read_ticket(text, self._seal)
         if ticket.model != self.model:  # before the tenant check, because another query may have chosen another model
             raise TicketRefused(
-                TicketCode.MODEL, "the ticket is for another model, precision, decoder or voice-activity setting"
+                TicketCode.MODEL,
+                "the ticket is for another model, precision, decoder, voice-activity or speaker setting",
             )
         if ticket.tenant != tenant:
             raise TicketRefused(TicketCode.TENANT, "the ticket belongs to another API key or another query")

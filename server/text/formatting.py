@@ -243,4 +243,5 @@ def _joined(words: Sequence[Word]) -> Word:
         end_s=words[-1].end_s,
         confidence=sum(word.confidence for word in words) / len(words),
         language=words[-1].language,
+        speaker=words[0].speaker,
     )

@@ -319,4 +319,4 @@ def _placeholder(text: str, words: Sequence[Word]) -> Word:
     last = words[-1].text
     mark = last[-1] if last and last[-1] in _MARKS else ""
     confidence = sum(word.confidence for word in words) / len(words)
-    return Word(text + mark, words[0].start_s, words[-1].end_s, confidence, words[-1].language)
+    return Word(text + mark, words[0].start_s, words[-1].end_s, confidence, words[-1].language, words[0].speaker)

@@ -23,7 +23,7 @@ from model.machine.instructions import instruction_set
 from server.app import create_app
 from server.configuration.variables import spelled
 from server.models.engine_source import TILE_ROWS, LocalEngines
-from server.models.loading import LoadedModel, load_acoustic, load_decoders, load_vad
+from server.models.loading import LoadedModel, load_acoustic, load_auxiliary, load_decoders
 from server.operations.process import free_memory
 from server.settings import Settings
 from server.tools.doctor import Check, Finding, fail, ok, warn
@@ -66,7 +66,7 @@ def models(settings: Settings) -> Iterator[Finding]:
         loaded.append(model)
         for finding in (*of_model(own, served), *_decoder(own, model)):
             yield finding if entry is None else replace(finding, name=f"{entry.name}: {finding.name}")
-    create_app(settings.model_copy(update={"usage_log": None}), loaded, load_vad(settings))  # makes no folder
+    create_app(settings.model_copy(update={"usage_log": None}), loaded, load_auxiliary(settings))  # makes no folder
     yield ok("server", "can be built with these settings")
 
 

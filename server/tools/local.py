@@ -59,8 +59,8 @@ async def open_replica(settings: Settings) -> AsyncIterator[Replica]:
     places = -(-settings.slots // UPLOADS_A_PLACE)
     slots = {"max_streams": 1, "max_uploads": places}  # as uploads, which have no latency objective
     settings = settings.of_default.model_copy(update=slots)
-    models, vad = await asyncio.to_thread(load_served, settings)
-    replica = build_replica(settings, models, vad, time.perf_counter)
+    models, auxiliary = await asyncio.to_thread(load_served, settings)
+    replica = build_replica(settings, models, auxiliary, time.perf_counter)
     await replica.models.start()
     try:
         yield replica
@@ -88,6 +88,7 @@ class LocalTranscriber:
                 lenient_features=replica.settings.lenient_features,
                 english=self._model.english(str(query["language"]) if query.get("language") else None),
                 detects=self._model.facts.prompts is not None,
+                speakers=replica.settings.speakers,
             )
             self._request = request.with_own(replica.own_forms, written=self._model.facts.tokens.written)
             self._model.check(self._request)

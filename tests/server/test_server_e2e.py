@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from server.recognition.steps import Auxiliary
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.spelling import CONFIG, GatedSpellingModel, SpellingModel, silence, spell
@@ -209,7 +210,7 @@ class LevelVad:
 
 def test_results_with_voice_activity_do_not_depend_on_which_engine_is_faster(live_server: Start) -> None:
     vad = LevelVad()
-    server = live_server(vad_model=vad, vad="silero")
+    server = live_server(auxiliary={Auxiliary.VAD: vad}, vad="silero")
     hum = np.full(8_000, 100, np.int16)
     audio = np.concatenate([silence(0.5), spell("yes"), hum, silence(1.0), spell("no"), silence(1.0)])
     runs: list[list[Any]] = []

@@ -22,12 +22,9 @@ class WordOut(msgspec.Struct):
     confidence: float
     punctuated_word: str | UnsetType = UNSET
     language: str | UnsetType = UNSET  # that a model of several languages detected
-
-
-class SpokenWord(WordOut):
-    """A word with its speaker."""
-
     speaker: int | UnsetType = UNSET
+    speaker_confidence: float | UnsetType = UNSET  # of uploads
+    other_voice: bool | UnsetType = UNSET  # ours: not the voice that the stream listens to
 
 
 class UtteranceOut(msgspec.Struct):
@@ -38,10 +35,35 @@ class UtteranceOut(msgspec.Struct):
     confidence: float
     channel: int
     transcript: str
-    words: list[SpokenWord]
+    words: list[WordOut]
     id: str
     speaker: int | UnsetType = UNSET
     overlap: bool | UnsetType = UNSET
+
+
+class Sentence(msgspec.Struct):
+    """A sentence of a paragraph."""
+
+    text: str
+    start: float
+    end: float
+
+
+class Paragraph(msgspec.Struct):
+    """Sentences of one speaker."""
+
+    sentences: list[Sentence]
+    num_words: int
+    start: float
+    end: float
+    speaker: int | UnsetType = UNSET
+
+
+class Paragraphs(msgspec.Struct):
+    """The paragraphs of a channel of a recording, and their text."""
+
+    transcript: str
+    paragraphs: list[Paragraph]
 
 
 class Alternative(msgspec.Struct):
@@ -51,6 +73,7 @@ class Alternative(msgspec.Struct):
     confidence: float
     words: list[WordOut]
     languages: list[str] | UnsetType = UNSET  # of the words, that of most words first
+    paragraphs: Paragraphs | UnsetType = UNSET
 
 
 class Alternatives(msgspec.Struct):
@@ -143,6 +166,7 @@ class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
     model_info: dict[str, dict[str, str]] | UnsetType = UNSET
     warnings: list[Warned] | UnsetType = UNSET
     receipt: str | UnsetType = UNSET  # ours
+    other_voice_words: int | UnsetType = UNSET  # ours: of finals, by other voices than the one that is listened to
 
 
 class SpeechStartedOut(msgspec.Struct, tag_field="type", tag="SpeechStarted"):

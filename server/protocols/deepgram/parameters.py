@@ -9,6 +9,7 @@ from typing import Any
 from server.audio.formats import Encoding
 from server.protocols.features import FEATURES, OTHER_VERSION, SAMPLE_RATES
 from server.recognition.request import EXCLUSIONS
+from server.recognition.segments.speaker_rules import MOST
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, FINALS, INTERIM_STABILITIES
 
 Schema = dict[str, Any]
@@ -17,6 +18,8 @@ DOWNMIX_CHANNELS = range(1, 9)
 MAX_MS = 3_600_000
 SMART = "smart"  # value of `endpointing`
 BUDGETS_MS = range(20, 10_001)  # below other streams' budgets: priority over them; above an upload's: no effect
+DIARIZERS = ("latest", "v1", "v2")
+SPEAKER_COUNTS = range(1, MOST + 1)
 REWINDS_S = range(31)  # the search keeps 30 s
 
 
@@ -120,6 +123,25 @@ PARAMETERS = (
         "order, with `overlap`, so that a final may wait until the other side has finished what it began earlier"),
     Parameter("utt_split", NUMBER, "0.8", "Silence in seconds that separates utterances, for uploads.",
         "silence in seconds that separates two utterances of an upload"),
+    Parameter("paragraphs", BOOLEAN, "`false`", "`paragraphs` of sentences, for uploads; turns `punctuate` on.",
+        "for uploads: paragraphs of sentences, which end at long pauses and where the speaker changes; turns "
+        "`punctuate` on; refused for live streams"),
+    Parameter("diarize", BOOLEAN, "`false`", "Distinguishes speakers; needs a server started with --speakers.",
+        "a `speaker` for each word, numbered from 0 in each channel, and in utterances and paragraphs of uploads, "
+        "whose words have a `speaker_confidence`, too; [speakers](speakers.md)"),
+    Parameter("diarize_model", {"enum": [*DIARIZERS]}, "–", "As `diarize=true`; `v2` for uploads only.",
+        "`latest`, `v1` or, for uploads, `v2`: as `diarize=true`; the server has one speaker model"),
+    Parameter("diarize_version", TEXT, "–", "Accepted.", "accepted", kind=Kind.HARMLESS),
+    Parameter("diarize_min_speakers", _whole(SPEAKER_COUNTS), "1", "fewest speakers of a channel, for uploads.",
+        f"fewest speakers of a channel of an upload, 1 to {MOST}", ours=True),
+    Parameter("diarize_max_speakers", _whole(SPEAKER_COUNTS), str(MOST), "most speakers of a channel.",
+        f"most speakers of a channel, 1 to {MOST}", ours=True),
+    Parameter("speaker", TEXT, "–", "the voice that the stream listens to: `first`, or an enrolled one.",
+        "the voice that the stream listens to: `first`, that of the first words, or the name of an "
+        "[enrolled voice](speakers.md#listen-to-one-voice); words of others have `other_voice`", ours=True),
+    Parameter("speaker_only", BOOLEAN, "`false`", "leaves out the words of other voices than `speaker`.",
+        "with `speaker`: leaves out the words of other voices; `other_voice_words` of the metadata counts them",
+        ours=True),
     Parameter("endpointing", {"anyOf": [MILLISECONDS, BOOLEAN, {"const": SMART}]}, f"{DEFAULT_ENDPOINTING_MS:g} ms",
         "Silence that ends an utterance, in ms; off by default for uploads without `utterances`.",
         "silence that ends an utterance, at least the server's minimum; `false`: off; `smart` (ours, live streams "

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from server.errors import BadParameter
 from server.protocols.deepgram.parameters import (
     BOOLEAN,
+    DIARIZERS,
     DOWNMIX_CHANNELS,
     NUMBER,
     SMART,
@@ -27,6 +28,7 @@ from server.protocols.features import (
     RECEIPT,
     REDACT,
     SHOWN,
+    SPEAKERS,
     UTTERANCES,
     boolean,
     check_given,
@@ -43,6 +45,7 @@ from server.protocols.features import (
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, Keyword
 from server.recognition.request import Request
 from server.recognition.segments.endpointing import SMART_END
+from server.recognition.segments.speaker_rules import FIRST, MOST, SpeakerRules
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, SessionOptions, finals_of, interim_stability_of
 from server.text.formatting import Style
 
@@ -63,6 +66,7 @@ class ListenRequest(Request):
     latency: bool
     latency_budget_ms: float | None
     utterance_split_s: float
+    paragraphs: bool
     tags: tuple[str, ...]
     ignored: tuple[str, ...]
 
@@ -83,14 +87,17 @@ def parse_query(
     lenient_features: bool = False,
     english: bool = True,
     detects: bool = False,
+    speakers: bool = False,
 ) -> ListenRequest:
     """Parse the query of a live stream or upload once its model is known; only streams have endpoints by default.
 
-    `detects`: it can find out the language of a stream. Raises: BadParameter.
+    `detects`: it can find out the language of a stream; `speakers`: the server distinguishes speakers. Raises:
+    BadParameter.
     """
     given = in_plain_names(pairs, TABLE)
     query = dict(given)
-    ignored = check_query(given, lenient=lenient_features, detects=detects)
+    ignored = check_query(given, lenient=lenient_features, detects=detects, speakers=speakers)
+    ignored |= _refuse_paragraphs(query, lenient=lenient_features) if live else set()
     ignored |= _without_effect(given, live=live, supports_keyterms=supports_keyterms)
     multichannel = _boolean(query, "multichannel")
     smart_end = query.get("endpointing", "").casefold() == SMART
@@ -122,15 +129,17 @@ def parse_query(
         spoken_order=_boolean(query, UTTERANCES),
         receipts=_boolean(query, RECEIPT),
         rewind_s=float(_integer(query, "rewind")),
+        speakers=_speakers(query, live=live) if speakers else None,
     )
     return ListenRequest(
         form=form,
         options=options,
-        style=_style(query, english=english),
+        style=_style(query, english=english, paragraphs=not live and _boolean(query, "paragraphs")),
         live=live,
         latency=_boolean(query, "latency"),
         latency_budget_ms=float(_integer(query, "latency_budget_ms")) or None,
         utterance_split_s=float(query.get("utt_split", SPLIT_S)),
+        paragraphs=not live and _boolean(query, "paragraphs"),
         tags=tuple([printable(value) for name, value in given if name == "tag"][:MAX_TAGS]),
         ignored=named(ignored),
     )
@@ -144,7 +153,35 @@ def _without_effect(given: Sequence[tuple[str, str]], *, live: bool, supports_ke
     return names
 
 
-def check_query(given: Sequence[tuple[str, str]], *, lenient: bool, detects: bool = False) -> set[str]:
+def _refuse_paragraphs(query: Mapping[str, str], *, lenient: bool) -> set[str]:
+    """Return the name if a lenient server ignores it. Raises: BadParameter."""
+    if not _boolean(query, "paragraphs"):
+        return set()
+    if not lenient:
+        raise BadParameter("paragraphs: live streams have none; leave it out, or send the recording as an upload")
+    return {"paragraphs"}
+
+
+def _speakers(query: Mapping[str, str], *, live: bool) -> SpeakerRules | None:
+    """Return how speakers are distinguished, None if they are not. Raises: BadParameter."""
+    diarizer, voice = query.get("diarize_model"), query.get("speaker", "")
+    if diarizer is not None and diarizer not in (DIARIZERS[:2] if live else DIARIZERS):
+        allowed = ", ".join(DIARIZERS[:2] if live else DIARIZERS)
+        raise BadParameter(f"diarize_model: {diarizer[:SHOWN]!r} is not valid here; must be one of {allowed}")
+    least, most = _integer(query, "diarize_min_speakers") or 1, _integer(query, "diarize_max_speakers") or MOST
+    if least > most:
+        raise BadParameter(f"diarize_min_speakers: {least} is more than diarize_max_speakers, {most}")
+    alone = _boolean(query, "speaker_only")
+    if alone and not voice:
+        raise BadParameter(f"speaker_only: needs speaker={FIRST}, or the name of an enrolled voice")
+    if not (_boolean(query, "diarize") or diarizer or voice):
+        return None
+    return SpeakerRules(least, most, listens=bool(voice), name="" if voice == FIRST else voice, alone=alone)
+
+
+def check_query(
+    given: Sequence[tuple[str, str]], *, lenient: bool, detects: bool = False, speakers: bool = False
+) -> set[str]:
     """Check names, repetition, empty values and harmless parameters; return the names of ignored parameters.
 
     `given` is `in_plain_names`. Needs no model, so that a refused query does not load one.
@@ -153,9 +190,10 @@ def check_query(given: Sequence[tuple[str, str]], *, lenient: bool, detects: boo
     """
     listed = [(name, value) for name, value in given if name in TABLE]
     check_given(listed)
-    unsupported = unsupported_features(given, (REDACT, *LISTEN))
+    lacking = frozenset() if speakers else SPEAKERS
+    unsupported = unsupported_features(given, {REDACT, *LISTEN} - lacking)
     features = [feature for feature in unsupported if not (detects and feature.name == "language")]
-    refuse_unsupported(features, lenient=lenient)
+    refuse_unsupported(features, lenient=lenient, here=lacking)
     redaction(given)
     check_single(listed, _REPEATABLE)
     ignored = {feature.name for feature in features}
@@ -184,10 +222,10 @@ def _check_number(name: str, value: str) -> None:
         raise BadParameter(f"{name}: {value[:SHOWN]!r} is not valid; must be a number of at least 0")
 
 
-def _style(query: Mapping[str, str], *, english: bool) -> Style:
+def _style(query: Mapping[str, str], *, english: bool, paragraphs: bool) -> Style:
     smart = _boolean(query, "smart_format")
     return Style(
-        punctuate=smart or _boolean(query, "punctuate"),
+        punctuate=smart or paragraphs or _boolean(query, "punctuate"),
         numerals=smart or _boolean(query, "numerals"),
         english=english,
     )

@@ -274,12 +274,12 @@ class ResumableStream(DeepgramStream):
         session, stream = self._session, ticket.stream
         assert session.resumption is not None, "checked by `_read`"
         assert self._recognition is not None, "the stream runs while frames are read"
-        parts = stream.channels, stream.states, stream.audio.cutters, ticket.openings
+        parts = stream.channels, stream.states, stream.auxiliary, stream.audio.cutters, ticket.openings
         if any(len(part) != len(session.channels) for part in parts):
             raise TicketRefused(TicketCode.MALFORMED, "invalid ticket: another number of channels")
         try:
             complete_restore = session.resumption.restoring(stream)
-            self._recognition.restore(stream.states, stream.voices)
+            self._recognition.restore(stream.states, stream.auxiliary)
         except WrongState as error:
             raise TicketRefused(TicketCode.MODEL, "the ticket was issued for another model") from error
         except (ValueError, ModelError) as error:

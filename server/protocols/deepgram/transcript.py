@@ -14,12 +14,12 @@ from server.models.loading import ModelCard
 from server.protocols.deepgram.messages import (
     Alternative,
     Alternatives,
-    SpokenWord,
     UtteranceOut,
     Warned,
     WordOut,
     warned,
 )
+from server.protocols.deepgram.paragraphs import paragraphs_of, turns
 from server.receipts.receipt import ShownWord
 from server.text.formatting import FormattedWord, Sentences, Style
 
@@ -106,8 +106,8 @@ class Transcript:
 
 
 def alternative(words: Sequence[FormattedWord], punctuated: bool) -> Alternative:
-    """Build a transcript of the words; its confidence is the mean of theirs."""
-    out = [word_out(formatted.word, formatted.text, punctuated) for formatted in words]
+    """Build a transcript of the words of a recording; its confidence is the mean of theirs."""
+    out = [word_out(formatted.word, formatted.text, punctuated, confident=True) for formatted in words]
     confidence = sum(formatted.word.confidence for formatted in words) / len(words) if words else 0.0
     languages = languages_of(formatted.word for formatted in words) or UNSET
     return Alternative(joined(formatted.text for formatted in words), round(confidence, 4), out, languages)
@@ -118,11 +118,19 @@ def detected(words: Sequence[Word]) -> str | UnsetType:
     return next((word.language for word in reversed(words) if word.language), UNSET)
 
 
-def word_out(word: Word, text: str, punctuated: bool) -> WordOut:
-    """Build one word, as recognized and, with formatting, as displayed (`text`)."""
+def word_out(word: Word, text: str, punctuated: bool, *, confident: bool = False) -> WordOut:
+    """Build one word, as recognized and, with formatting, as displayed (`text`).
+
+    `confident`: with the confidence of its speaker, if it has one.
+    """
     start_s, end_s = round(word.start_s, 3), round(word.end_s, 3)
     written, language = text if punctuated else UNSET, word.language or UNSET
-    return WordOut(word.text, start_s, end_s, round(word.confidence, 4), written, language)
+    out = WordOut(word.text, start_s, end_s, round(word.confidence, 4), written, language)
+    if (speaker := word.speaker) is not None:
+        out.speaker = speaker.number
+        out.speaker_confidence = speaker.confidence if confident else UNSET
+        out.other_voice = speaker.other or UNSET
+    return out
 
 
 class Summary(msgspec.Struct):
@@ -137,6 +145,7 @@ class Summary(msgspec.Struct):
     models: list[str]
     model_info: dict[str, dict[str, str]]
     warnings: list[Warned] | UnsetType = UNSET
+    other_voice_words: int | UnsetType = UNSET  # ours: by other voices than the one that is listened to
 
 
 class Channels(msgspec.Struct):
@@ -164,8 +173,13 @@ def recording_answer(
     punctuated: bool,
     warnings: Sequence[str] = (),
     utterances: Sequence[UtteranceOut] = (),
+    with_paragraphs: bool = False,
+    other_words: int | None = None,
 ) -> bytes:
-    """Build the answer to an upload from each channel's words; `warnings` have the form `kind: sentence`."""
+    """Build the answer to an upload from each channel's words; `warnings` have the form `kind: sentence`.
+
+    `other_words`: by other voices than the one that is listened to; None if all are.
+    """
     summary = Summary(
         transaction_key="deprecated",
         request_id=request_id,
@@ -176,11 +190,14 @@ def recording_answer(
         models=[model.uuid],
         model_info={model.uuid: model.info},
         warnings=warned("body", warnings),
+        other_voice_words=UNSET if other_words is None else other_words,
     )
     channels = [
         Alternatives((alternative(words, punctuated),), detected([formatted.word for formatted in words]))
         for words in transcripts
     ]
+    for channel, words in zip(channels, transcripts, strict=True):
+        channel.alternatives[0].paragraphs = paragraphs_of(words) if with_paragraphs else UNSET
     return msgspec.json.encode(Answer(summary, Channels(channels, utterances)))
 
 
@@ -190,7 +207,10 @@ SPLIT_S = 0.8  # of silence between two utterances. Source: Deepgram's page on `
 def utterances(
     transcripts: Sequence[Sequence[FormattedWord]], split_s: float, *, punctuated: bool, request_id: str
 ) -> list[UtteranceOut]:
-    """Split each channel's words at pauses of `split_s`. With several channels the speaker is the channel."""
+    """Split each channel's words at pauses of `split_s`, and where the speaker changes.
+
+    Of several channels whose speakers are not distinguished the speaker is the channel.
+    """
     several = len(transcripts) > 1
     parts = [(channel, part) for channel, words in enumerate(transcripts) for part in _split(words, split_s)]
     parts.sort(key=lambda item: (item[1][0].word.start_s, item[0]))
@@ -215,7 +235,7 @@ def _speaks(side: Sequence[UtteranceOut], during: UtteranceOut) -> bool:
 def _split(words: Sequence[FormattedWord], split_s: float) -> Iterator[Sequence[FormattedWord]]:
     begin = 0
     for at in range(1, len(words) + 1):
-        if at == len(words) or words[at].word.start_s - words[at - 1].word.end_s >= split_s:
+        if at == len(words) or words[at].word.start_s - words[at - 1].word.end_s >= split_s or turns(words, at):
             yield words[begin:at]
             begin = at
 
@@ -224,8 +244,9 @@ def _utterance(
     channel: int, words: Sequence[FormattedWord], *, punctuated: bool, speaker: int | UnsetType
 ) -> UtteranceOut:
     whole = alternative(words, punctuated)
-    spoken = [
-        SpokenWord(w.word, w.start, w.end, w.confidence, w.punctuated_word, w.language, speaker) for w in whole.words
-    ]
+    spoken = whole.words
+    if spoken[0].speaker is UNSET:
+        for word in spoken:
+            word.speaker = speaker
     start, end = spoken[0].start, spoken[-1].end
-    return UtteranceOut(start, end, whole.confidence, channel, whole.transcript, spoken, "", speaker)
+    return UtteranceOut(start, end, whole.confidence, channel, whole.transcript, spoken, "", spoken[0].speaker)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -23,7 +22,7 @@ from server.recognition.events import Event, StepTiming
 from server.recognition.messages import StateSaved, StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinal, PendingFinals
 from server.recognition.segments.segmenter import Segmenter
-from server.recognition.steps import StepTag, WindowTag
+from server.recognition.steps import Auxiliary, StepTag, WindowTag
 
 Outputs = NDArray[np.float32]
 
@@ -80,21 +79,22 @@ class StreamOwner(Protocol):
         """End the stream because of this error."""
 
 
-@dataclass(frozen=True, slots=True)
 class Route:
     """Maps an engine stream to its channel.
 
-    `held`, in order: rows, with outputs (T, V), and states for tickets, both waiting for the voice-activity model; and
-    functions to be called after the rows before them. `voices`: that model's states, one for each held state.
+    `held`, in order: rows, with outputs (T, V), and states for tickets, both waiting for auxiliary models; and
+    functions to be called after the rows before them. `states`: those models' states, one for each held state.
     """
 
-    active: StreamOwner
-    channel: Segmenter
-    held: deque[tuple[Row, Outputs] | bytes | Callable[[], None]] = field(default_factory=deque)
-    voices: deque[bytes] = field(default_factory=deque)
+    __slots__ = ("active", "channel", "held", "states")
+
+    def __init__(self, active: StreamOwner, channel: Segmenter) -> None:
+        self.active, self.channel = active, channel
+        self.held: deque[tuple[Row, Outputs] | bytes | Callable[[], None]] = deque()
+        self.states: dict[Auxiliary, deque[bytes]] = {model: deque() for model in channel.followed}
 
     def take_row(self) -> tuple[Row, Outputs] | None:
-        """Return the oldest held row, if the session is open and the voice-activity model has answered for its audio.
+        """Return the oldest held row, if the session is open and its auxiliary models have answered for its audio.
 
         Calls the functions that precede it.
         """
@@ -103,8 +103,7 @@ class Route:
             if isinstance(oldest, bytes):
                 return None
             if isinstance(oldest, tuple):
-                speech = self.channel.utterance.speech
-                if speech is None or not speech.covers(oldest[0].tag.end_sample):
+                if not all(one.covers(oldest[0].tag.end_sample) for one in self.channel.followed.values()):
                     return None
                 self.held.popleft()
                 return oldest
@@ -112,15 +111,15 @@ class Route:
             oldest()
         return None
 
-    def take_states(self) -> tuple[bytes, bytes] | None:
-        """Return the next state of both models, once both have arrived."""
-        if not (self.active.open and self.voices and self.held):
+    def take_states(self) -> tuple[bytes, tuple[bytes, ...]] | None:
+        """Return the next state of the model and those of auxiliary models, once all have arrived."""
+        if not (self.active.open and self.held and all(self.states.values())):
             return None
         oldest = self.held[0]
         if not isinstance(oldest, bytes):
             return None
         self.held.popleft()
-        return oldest, self.voices.popleft()
+        return oldest, tuple([states.popleft() for states in self.states.values()])
 
 
 Routes = Mapping[int, Route]
@@ -144,7 +143,7 @@ class BatchDecoder:
         self._second_pass, self._on_second_pass = second_pass, on_second_pass
 
     def take_steps(self, batch: BatchDone, routes: Routes) -> None:
-        """Decode the rows of streams that are still open; hold those that wait for the voice-activity model.
+        """Decode the rows of streams that are still open; hold those that wait for auxiliary models.
 
         For chunks, decode step 0 of every stream together, then step 1, and so on.
         """
@@ -156,40 +155,41 @@ class BatchDecoder:
         """Decode or hold these rows; no two belong to the same stream."""
         due: list[tuple[Route, Row]] = []
         indices: list[int] = []
-        voiced: list[Route] = []
+        holding: list[Route] = []
         for i in rows:
             route, tag = routes.get(batch.streams[i]), batch.tags[i]
             if route is None or not isinstance(tag, StepTag):
                 continue
             row = Row(tag, batch.queue_wait_s[i], timing)
-            if route.channel.utterance.speech is None:
+            if not route.channel.followed:
                 indices.append(i)
                 due.append((route, row))
             else:
                 route.held.append((row, batch.outputs[i]))
-                voiced.append(route)
+                holding.append(route)
         if due:
             all_rows = len(indices) == len(batch.streams)
             self._decode(due, batch.outputs if all_rows else batch.outputs[indices])
-        if voiced:
-            self._decode_held(voiced)
+        if holding:
+            self._decode_held(holding)
 
-    def take_voice(self, batch: BatchDone, routes: Routes) -> None:
-        """Take probabilities of speech, (B, 1), and decode the rows that waited for them."""
-        voiced: dict[int, Route] = {}
-        for stream, tag, probability in zip(batch.streams, batch.tags, batch.outputs.reshape(-1), strict=True):
+    def take_windows(self, batch: BatchDone, routes: Routes) -> None:
+        """Take results of an auxiliary model, (B, 1) or (B, V), and decode the rows that waited for them."""
+        waiting: dict[int, Route] = {}
+        results = batch.outputs[:, 0].tolist() if batch.outputs.shape[1] == 1 else batch.outputs
+        for stream, tag, result in zip(batch.streams, batch.tags, results, strict=True):
             route = routes.get(stream)
-            if route is not None and route.channel.utterance.speech is not None and isinstance(tag, WindowTag):
-                route.channel.utterance.speech.take(tag.end_sample, float(probability))
-                voiced[stream] = route
-        self._decode_held(voiced.values())
+            if route is not None and isinstance(tag, WindowTag) and tag.model in route.channel.followed:
+                route.channel.followed[tag.model].take(tag.end_sample, result)
+                waiting[stream] = route
+        self._decode_held(waiting.values())
 
-    def take_state(self, route: Route, state: bytes, *, voice: bool = False) -> None:
-        """Take a state for a ticket, of the model or of the voice-activity model; rows before it are decoded first."""
-        if route.channel.utterance.speech is None:
+    def take_state(self, route: Route, state: bytes, model: Auxiliary | None = None) -> None:
+        """Take a state for a ticket, of the model or of an auxiliary one; rows before it are decoded first."""
+        if not route.channel.followed:
             _send_states(route, state)
             return
-        (route.voices if voice else route.held).append(state)
+        (route.held if model is None else route.states[model]).append(state)
         self._decode_held([route])
 
     def after_rows(self, route: Route, act: Callable[[], None]) -> None:
@@ -287,10 +287,10 @@ def _hand_over(route: Route) -> None:
         _send_states(route, *states)
 
 
-def _send_states(route: Route, state: bytes, voice: bytes = b"") -> None:
+def _send_states(route: Route, state: bytes, auxiliary: tuple[bytes, ...] = ()) -> None:
     if route.active.open:
         assert isinstance(route.active, ActiveSession), "a fork has no tickets"
-        events = route.active.session.take(StateSaved(route.channel.index, state, voice))
+        events = route.active.session.take(StateSaved(route.channel.index, state, auxiliary))
         route.active.sink.on_events(events, None)
 
 

@@ -16,8 +16,8 @@ from server.recognition.events import Event, Final, Partial
 from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
 from server.recognition.steps import Marker, StepTag, Work
 
-States = tuple[bytes, bytes]
-"""A channel's state of the model, and of the voice-activity model, empty without one."""
+States = tuple[bytes, tuple[bytes, ...]]
+"""A channel's state of the model, and those of auxiliary models."""
 
 
 class ResultOrder(Protocol):
@@ -182,8 +182,8 @@ class AudioOrder:
 
     def _reach(self, mark: _Mark) -> None:
         pairs, channels = zip(*(channel for channel in mark.channels if channel is not None), strict=True)
-        states, voices = zip(*pairs, strict=True)
-        self._saved = SavedStream(mark.audio, channels, states, voices if all(voices) else (), self.finals)
+        states, auxiliary = zip(*pairs, strict=True)
+        self._saved = SavedStream(mark.audio, channels, states, auxiliary, self.finals)
 
 
 def _audio_first(piece: Work) -> tuple[bool, int]:

@@ -108,13 +108,17 @@ class VoiceActivity:
         """Return a snapshot, after `follow` and before windows of later steps count."""
         return SavedVoice(self.speaking, self._silent_windows)
 
-    def restore(self, saved: SavedVoice, known: int) -> None:
-        """Continue from a snapshot, taken after the windows up to sample `known` were counted."""
-        self.speaking, self._silent_windows, self._known = saved.speaking, saved.silent_windows, known
+    def restore(self, saved: SavedVoice) -> None:
+        """Continue from a snapshot."""
+        self.speaking, self._silent_windows = saved.speaking, saved.silent_windows
 
-    def take(self, end_sample: int, probability: float) -> None:
+    def take(self, end_sample: int, result: float) -> None:
         """Take the probability of speech in the window that ends at `end_sample`."""
-        self._ahead.append((end_sample, probability))
+        self._ahead.append((end_sample, result))
+        self._known = end_sample
+
+    def known_to(self, end_sample: int) -> None:
+        """Record that the windows up to this sample were counted before a snapshot."""
         self._known = end_sample
 
     def covers(self, end_sample: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import Decoder, DecoderState, SavesStates
@@ -21,7 +23,10 @@ from server.recognition.segments.open_segment import OpenSegment
 from server.recognition.segments.pauses import LevelMeter
 from server.recognition.segments.rewinding import Rewind, Rewinding
 from server.recognition.segments.utterance import Utterance
-from server.recognition.steps import Marker, StepTag
+from server.recognition.steps import Auxiliary, Follower, Marker, StepTag
+
+if TYPE_CHECKING:
+    from server.recognition.segments.speakers import Speakers
 
 PAUSE_S = 0.3  # silence in which no word is unfinished, so a segment that is too long is cut after all of its words
 
@@ -46,11 +51,16 @@ class Segmenter:
         *,
         bias: Bias,
         speech: VoiceActivity | None = None,
+        speakers: Speakers | None = None,
     ) -> None:
         self.index = index
         self.settings = SettingsByStep(bias, rules)
         self.segment = OpenSegment(index, config, decoder, rules, bias)
         self.utterance = Utterance(index, speech)
+        self.speakers = speakers
+        both = {Auxiliary.VAD: speech, Auxiliary.SPEAKERS: speakers}
+        self.followed: Mapping[Auxiliary, Follower] = {model: one for model, one in both.items() if one is not None}
+        """By auxiliary model of this channel, what takes its results."""
         self.meter = LevelMeter(config)  # of the audio sent
         self._silences: deque[float] = deque()  # after each step of audio that was not answered
         self._level_s = 0.0  # silence after the step that is being answered
@@ -102,6 +112,7 @@ class Segmenter:
             started_s=utterance.started_s,
             voice=None if utterance.speech is None else utterance.speech.saved(),
             settled=None if segment.settled is None else segment.settled.saved(),
+            speakers=None if self.speakers is None else self.speakers.saved(),
         )
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:
@@ -110,10 +121,17 @@ class Segmenter:
         bias = default if saved.bias is None else Bias.of(saved.bias)
         return self._saves.load(saved.decoder, bias), bias
 
-    def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias, voiced: int) -> None:
-        """Continue from a snapshot; the channel must have received no audio. `voiced`: samples in whole windows."""
+    def restore(self, saved: SavedChannel, state: DecoderState, bias: Bias, known: Sequence[int]) -> None:
+        """Continue from a snapshot; the channel must have received no audio.
+
+        `known`: samples in whole windows, by auxiliary model.
+        """
         self.segment.restore(saved, state)
-        self.utterance.restore(saved, voiced)
+        self.utterance.restore(saved)
+        if self.speakers is not None and saved.speakers is not None:
+            self.speakers.restore(saved.speakers)
+        for follower, end_sample in zip(self.followed.values(), known, strict=True):
+            follower.known_to(end_sample)
         self.settings.restore(bias)
 
     def fork(self) -> Segmenter:
@@ -122,7 +140,8 @@ class Segmenter:
         Its final has the words that a flush of this channel would return there. Release both segments.
         """
         twin = copy(self)
-        twin.segment, twin.utterance = self.segment.fork(), self.utterance.fork()
+        twin.segment, twin.utterance, twin.followed = self.segment.fork(), self.utterance.fork(), {}
+        twin.speakers = None if self.speakers is None else self.speakers.copy()
         twin.settings, twin._rewinding = self.settings.fork(), None
         twin._flushes, twin._closing = deque([[]]), Closing.WITH_FINAL
         return twin
@@ -197,8 +216,8 @@ class Segmenter:
         if settings.answers:
             events += [TurnAnswered(self.index, answer) for answer in settings.due_answers()]
         utterance = self.utterance
-        if utterance.speech is not None:
-            utterance.detect_voice(segment, settings.rules, tag.end_sample, events)
+        if self.followed:
+            self._follow(tag, events)
         if segment.state.has_text and not (utterance.speaking and segment.gate.confident):
             utterance.detect_text(segment, events)
         if tag.marker is Marker.AUDIO:
@@ -214,6 +233,13 @@ class Segmenter:
         while self._rewinding is not None and self._rewinding.due(settings.steps_answered):
             events.append(self._corrected(self._rewinding.waiting.popleft()))
         return events
+
+    def _follow(self, tag: StepTag, events: list[Result]) -> None:
+        """Take what auxiliary models found in the audio up to this step."""
+        if self.speakers is not None:
+            self.speakers.follow(tag.end_sample, tag.end_s)
+        if self.utterance.speech is not None:
+            self.utterance.detect_voice(self.segment, self.settings.rules, tag.end_sample, events)
 
     def _detect_gap(self, needed_s: float, events: list[Result]) -> bool:
         """Return whether a gap closed the open segment: it freezes words that no endpoint has frozen."""
@@ -252,7 +278,7 @@ class Segmenter:
                 events.append(self._final(FinalReason.MAX_LEN, count, end_s))
                 return
         if (rules.partials or rules.every_step) and (partial := segment.due_partial(rules, stable, shown)) is not None:
-            events.append(partial)
+            events.append(partial if self.speakers is None else self.speakers.in_partial(partial))
 
     def _at_endpoint(self) -> bool:
         settings, utterance = self.settings, self.utterance
@@ -283,4 +309,4 @@ class Segmenter:
         final = self.segment.close(reason, count, until_s)
         words = final.first.words if isinstance(final, PendingFinal) else final.words
         self.utterance.freeze(words, ends=reason is not FinalReason.MAX_LEN)
-        return final
+        return final if self.speakers is None else self.speakers.in_final(final)

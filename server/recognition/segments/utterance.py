@@ -101,8 +101,8 @@ class Utterance:
         twin.speech = None
         return twin
 
-    def restore(self, saved: SavedChannel, voiced: int) -> None:
-        """Continue from a snapshot. `voiced`: samples in whole windows."""
+    def restore(self, saved: SavedChannel) -> None:
+        """Continue from a snapshot."""
         if self.speech is not None and saved.voice is not None:
-            self.speech.restore(saved.voice, voiced)
+            self.speech.restore(saved.voice)
         self.speaking, self.last_word_end_s, self.started_s = saved.speaking, saved.last_word_end_s, saved.started_s

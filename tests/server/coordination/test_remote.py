@@ -17,6 +17,7 @@ from server.coordination.local import LocalCoordinator
 from server.coordination.messages import Notice, RefuseHint, Request
 from server.coordination.remote import TOO_FAST_S, RemoteCoordinator, RemoteSlots
 from server.coordination.serving import CoordinationServer
+from server.coordination.slots import SPEECH
 from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings, TooManyStreams
 from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
@@ -146,7 +147,7 @@ async def test_max_streams_is_exact_over_two_front_ends(bench: Bench) -> None:
     attempts = [bench.slots[n % 2].take(1) for n in range(40)]
     leases = await entered(attempts, ServerFull)
     assert len(leases) == bench.server.slots_used == sum(bench.used) == 7
-    leases[0].speech_closed()
+    leases[0].closed()
     assert len(await entered([bench.slots[1].take(1) for _ in range(3)], ServerFull)) == 1
 
 
@@ -271,12 +272,12 @@ async def test_a_recording_waits_for_slots_that_another_front_end_gives_back(ben
 @served()
 async def test_slots_are_held_until_both_engines_have_closed_the_streams_and_come_back_one_by_one(bench: Bench) -> None:
     lease = await bench.slots[0].take(2)
-    lease.has_vad()
-    for close in (lease.speech_closed, lease.speech_closed, lease.vad_closed):
-        close()
+    lease.opened("vad")
+    for engine in (SPEECH, SPEECH, "vad"):
+        lease.closed(engine)
     await turns()
     assert (bench.server.slots_used, bench.used) == (1, [1, 0])
-    lease.vad_closed()
+    lease.closed("vad")
     await turns()
     assert (bench.server.slots_used, bench.used) == (0, [0, 0])
 

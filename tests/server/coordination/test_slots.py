@@ -75,10 +75,10 @@ def test_a_stereo_call_holds_two_slots_until_both_streams_are_closed() -> None:
     bench = Bench()
     lease = bench.take(2)
     assert (bench.slots.slots_used, bench.used) == (2, [2])
-    lease.speech_closed()
+    lease.closed()
     with pytest.raises(ServerFull):
         bench.take(2)
-    lease.speech_closed()
+    lease.closed()
     bench.take(2)
     assert bench.used == [2, 1, 0, 2]
 

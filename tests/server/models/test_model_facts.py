@@ -22,17 +22,18 @@ from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
 from server.models.engine_source import EnginePlan, LocalEngines
 from server.models.loading import (
-    VAD_WINDOW,
+    WINDOWS,
     LoadedModel,
     load_acoustic,
+    load_auxiliary,
     load_decoders,
     load_local,
     load_models,
-    load_vad,
 )
 from server.models.registry import outlines_of
 from server.processes.engine_host import EngineHost
 from server.recognition.engines import MakeEngine
+from server.recognition.steps import Auxiliary
 from server.settings import Settings
 from tests.support.decoding.without_weights import NoEngines, decoded, decoded_without, other_process
 from tests.support.networks.published import probe_of
@@ -218,8 +219,8 @@ def test_models_are_loaded_by_the_function_that_is_given() -> None:
 
 
 def test_the_window_of_the_voice_activity_model_is_known_without_it() -> None:
-    assert SileroVad.step_samples == VAD_WINDOW
-    assert load_vad(Settings(vad="off")) is None
+    assert SileroVad.step_samples == WINDOWS[Auxiliary.VAD]
+    assert load_auxiliary(Settings(vad="off")) == {}
 
 
 def test_an_engine_that_is_loaded_here_has_no_gpu_on_a_cpu() -> None:

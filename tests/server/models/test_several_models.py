@@ -20,6 +20,7 @@ from model.facts import ModelFacts
 from model.machine.device import CPU
 from server.errors import SettingsError
 from server.models.loading import LoadedModel
+from server.recognition.steps import Auxiliary
 from server.resume.tickets import new_key
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.clients.resume_client import ResumingClient
@@ -252,7 +253,9 @@ class EightKilohertz:
 
 def test_a_model_of_another_rate_than_vad_and_two_of_one_name_are_refused(live_server: Start) -> None:
     with pytest.raises(SettingsError, match=r"^vad: silero needs a model at 16000 Hz, and 'telephone' takes 8000 Hz"):
-        live_server(model=EightKilohertz(), vad="silero", vad_model=type("Vad", (), {"step_samples": 512})())
+        live_server(
+            model=EightKilohertz(), vad="silero", auxiliary={Auxiliary.VAD: type("Vad", (), {"step_samples": 512})()}
+        )
     with pytest.raises(SettingsError, match="two models are named 'en'"):
         live_server(model=[two_models()[0]] * 2)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from model.turn_ends.score import score_of
+from server.recognition.steps import Auxiliary
 from server.settings import Settings
 from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.protocols.wire_stream import WireStream
@@ -72,7 +73,7 @@ class LateVad:
 def test_a_stream_is_forked_after_the_rows_that_wait_for_the_voice_activity_model(live_server: Start) -> None:
     audio = np.concatenate([voiced("hello there"), silence(1.5), voiced("you"), silence(2.0)])
     vad = LateVad()
-    server = live_server(vad_model=vad, vad="silero")
+    server = live_server(auxiliary={Auxiliary.VAD: vad}, vad="silero")
     rows = server.replica.models.default.metrics.batch_rows
     enough = rows.value + len(audio) // CONFIG.step_samples
     with WireStream(server, "flux", **scores(eager=0.2, end=0.7)) as stream:

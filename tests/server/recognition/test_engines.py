@@ -70,15 +70,15 @@ def test_an_engine_on_the_event_loop_is_warmed_up_followed_and_stopped() -> None
             made.append(LoopEngine(deliver, loop))
             return made[0]
 
-        engines = Engines(make, None, step_samples=STEP, clock=lambda: 0.0)
+        engines = Engines(make, {}, step_samples=STEP, clock=lambda: 0.0)
         with pytest.raises(ServerNotReady):
             engines.require_warm()
-        await engines.start(seen.append, seen.append)
+        await engines.start(seen.append, lambda _, event: seen.append(event))
         (engine,) = made
         assert (engine.acknowledged, engine.closed) == (1, [1])
         assert engines.ready(stall_s=1.0)
-        streams, vad = engines.open(2, budget_s=0.1, background=False)
-        assert (streams.ids, vad) == ((2, 3), None)
+        streams, auxiliary = engines.open(2, budget_s=0.1, background=False)
+        assert (streams.ids, auxiliary) == ((2, 3), {})
         engines.stop(1.0)
         await asyncio.sleep(0)
         assert [type(event) for event in seen] == [BatchDone, EngineStopped]
@@ -92,9 +92,9 @@ def test_a_failed_first_step_ends_the_start_with_its_error() -> None:
         def make(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> LoopEngine:
             return LoopEngine(deliver, loop, fails=PoolFull("no slot"))
 
-        engines = Engines(make, None, step_samples=STEP, clock=lambda: 0.0)
+        engines = Engines(make, {}, step_samples=STEP, clock=lambda: 0.0)
         with pytest.raises(PoolFull):
-            await engines.start(lambda _: None, lambda _: None)
+            await engines.start(lambda _: None, lambda *_: None)
 
     asyncio.run(run())
 
@@ -106,8 +106,8 @@ def test_an_engine_that_stops_during_its_first_step_ends_the_start() -> None:
                 del stream, inputs, tag, reset
                 self.stop(0.0)
 
-        engines = Engines(StoppingEngine, None, step_samples=STEP, clock=lambda: 0.0)
+        engines = Engines(StoppingEngine, {}, step_samples=STEP, clock=lambda: 0.0)
         with pytest.raises(EngineDead):
-            await engines.start(lambda _: None, lambda _: None)
+            await engines.start(lambda _: None, lambda *_: None)
 
     asyncio.run(run())

@@ -32,11 +32,11 @@ class Engines:
     def require_warm(self) -> None:
         pass
 
-    def open(self, count: int, **_: object) -> tuple[EngineStreams, None]:
+    def open(self, count: int, **_: object) -> tuple[EngineStreams, dict[Any, Any]]:
         if self.down:
             raise ServerNotReady("the engine is down")
         engine: Any = SilentEngine()
-        return EngineStreams(engine, tuple(range(count))), None
+        return EngineStreams(engine, tuple(range(count))), {}
 
 
 class Bench:

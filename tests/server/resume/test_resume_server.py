@@ -16,6 +16,7 @@ import pytest
 from model.ctc.beam import BeamDecoder
 from server.models import service
 from server.protocols.deepgram import resumable
+from server.recognition.steps import Auxiliary
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import Received, ResumingClient
 from tests.support.servers.array_slots import Array, ArraySlots, Row, State
@@ -261,7 +262,8 @@ def test_streams_with_a_voice_activity_model_resume(vad: str, rate: int) -> None
     query = {"vad_events": "true", "utterance_end_ms": "800"}
     with ExitStack() as stack:
         one, two = (
-            stack.enter_context(LiveServer(resume_keys=(KEY,), vad_model=LevelVad(), vad=vad)) for _ in range(2)
+            stack.enter_context(LiveServer(resume_keys=(KEY,), auxiliary={Auxiliary.VAD: LevelVad()}, vad=vad))
+            for _ in range(2)
         )
         whole = unbroken(one, audio[:, None], rate, **query)
         moved = check((one, two), audio[:, None], rate, [0.7, 2.33, 4.1, 6.91, 8.8], **query)
@@ -271,7 +273,7 @@ def test_streams_with_a_voice_activity_model_resume(vad: str, rate: int) -> None
 
 def test_steps_after_a_ticket_do_not_wait_once_both_states_are_there(live_server: Start) -> None:
     """All audio at once, then the end: the last event of the voice-activity engine is its state."""
-    server = live_server(resume_keys=(KEY,), vad_model=LevelVad())
+    server = live_server(resume_keys=(KEY,), auxiliary={Auxiliary.VAD: LevelVad()})
     for _ in range(5):
         with server.listen(resumable="true", vad_events="true") as client:
             client.send(np.concatenate([spell("text"), silence(2)]))

@@ -23,7 +23,7 @@ def replica(**settings: Any) -> Replica:
     return build_replica(
         Settings(max_streams=2, **settings),
         [LoadedModel.of(SpellingModel(), spelling_decoder())],
-        None,
+        {},
         time.perf_counter,
     )
 
@@ -62,7 +62,7 @@ def test_a_recording_gets_its_words_in_a_final_result() -> None:
 
 
 def test_any_number_of_concurrent_recordings_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "load_served", lambda _: ([LoadedModel.of(SpellingModel(), spelling_decoder())], None))
+    monkeypatch.setattr(local, "load_served", lambda _: ([LoadedModel.of(SpellingModel(), spelling_decoder())], {}))
     monkeypatch.setattr(Capacity, "streams", lambda _: 4)  # live ones; a server would refuse more
 
     async def pcm() -> AsyncIterator[bytes]:

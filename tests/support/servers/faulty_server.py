@@ -39,7 +39,7 @@ def audio(sample):
 
 
 if __name__ == "__main__":
-    serve.load_served = lambda _: ([LoadedModel.of(FaultyModel(), spelling_decoder())], None)
+    serve.load_served = lambda _: ([LoadedModel.of(FaultyModel(), spelling_decoder())], {})
     given = json.loads(sys.argv[1])
     for name, value in given.pop("constants", {}).items():
         module, _, constant = name.rpartition(".")

@@ -22,6 +22,7 @@ from server.audio.pcm import PCM
 from server.configuration.addresses import open_address
 from server.models.engine_source import LocalEngines
 from server.models.loading import LoadedModel
+from server.models.service import NO_AUXILIARY
 from server.recognition.session import Session
 from server.serve import DrainingServer
 from server.settings import Settings
@@ -39,7 +40,7 @@ class LiveServer:
         self,
         model: Any = None,
         decoder: Any = None,
-        vad_model: Any = None,
+        auxiliary: Any = NO_AUXILIARY,
         clock: Any = None,
         make_session: Any = Session,
         *,
@@ -51,8 +52,8 @@ class LiveServer:
         self.settings = Settings(**({"port": 0, "max_streams": 64, "admin_local": True} | settings))
         one = not isinstance(model, Sequence)
         models = [LoadedModel.of(self.model, decoder or spelling_decoder())] if one else model
-        vad = None if vad_model is None else LocalEngines(vad_model)
-        parts = (models, vad, clock or perf_counter)
+        small = {kind: LocalEngines(model) for kind, model in auxiliary.items()}
+        parts = (models, small, clock or perf_counter)
         self.application = create_app(self.settings, *parts, make_session=make_session, outlines=outlines)
         self.app, self.replica = self.application.asgi, self.application.replica
         self.server = _Announcing(self.application)
@@ -180,7 +181,7 @@ class _Changes:
         return built
 
     def _watch(self, service: Any) -> None:
-        for name in ("_on_event", "_on_vad_event"):
+        for name in ("_on_event", "_on_auxiliary_event"):
             setattr(service.recognizer, name, self._then_check(getattr(service.recognizer, name)))
 
     def _then_check(self, change: Callable[..., None]) -> Callable[..., None]:

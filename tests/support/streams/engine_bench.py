@@ -78,7 +78,7 @@ class SilentEngine:
 def session_on(engine: Any, session: Session, sink: EventSink) -> ActiveSession:
     """Return an active session whose streams in this engine have the numbers of its channels."""
     streams = EngineStreams(engine, tuple(range(len(session.channels))))
-    return ActiveSession(session, sink, streams, None, lambda _: None)
+    return ActiveSession(session, sink, streams, {}, lambda _: None)
 
 
 Start = Callable[..., Bench]

@@ -85,16 +85,18 @@ class _Engines:
         self._on_event: Callable[[EngineEvent], None] = lambda _: None
         self.seen: Callable[[BatchDone], None] = lambda _: None
 
-    async def start(self, on_speech: Callable[[EngineEvent], None], on_vad: object) -> None:
-        del on_vad
+    async def start(self, on_speech: Callable[[EngineEvent], None], on_auxiliary: object) -> None:
+        del on_auxiliary
         self._on_event = on_speech
 
     def require_warm(self) -> Any:
         return self.engine
 
-    def open(self, count: int, *, budget_s: float, background: bool, voice: bool) -> tuple[EngineStreams, None]:
+    def open(
+        self, count: int, *, budget_s: float, background: bool, auxiliary: object
+    ) -> tuple[EngineStreams, dict[Any, Any]]:
         ids = tuple(self.engine.open(budget_s=budget_s, background=background) for _ in range(count))
-        return EngineStreams(self.engine, ids), None
+        return EngineStreams(self.engine, ids), {}
 
     def _take(self, event: EngineEvent) -> None:
         if isinstance(event, BatchDone):

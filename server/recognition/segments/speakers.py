@@ -1,0 +1,212 @@
+"""Speakers of one channel: vectors of voices in, words with their speakers out. Pure.
+
+The recognizer's rows wait for the vectors of their audio, so a word's speaker depends on the audio up to the step of
+its result, and on nothing else. Live results are never changed afterwards; a recording that is recognized as a whole is
+clustered at its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from model.ctc.words import Speaker, Word
+from model.speakers.online import SAME_VOICE, OnlineSpeakers, similarity
+from model.speakers.slot_model import WINDOW_S
+from model.speakers.whole import speakers_of_recording
+from server.recognition.events import Final, Partial
+from server.recognition.results.pending_finals import PendingFinal
+from server.recognition.segments.speaker_rules import SPEAKER_HZ, SPEAKER_WINDOW, SpeakerRules
+
+Vector = NDArray[np.float32]  # (256,), norm 1
+REACH_S = 0.5  # a change of speakers is moved to the longest pause within this time: vectors are no more exact
+KEPT = 64  # vectors that are compared with an enrolled voice: more than the longest final's
+
+
+class _Saved(msgspec.Struct, array_like=True, frozen=True):
+    """State of `Speakers`."""
+
+    online: bytes
+    last: int
+    recent: tuple[tuple[float, float, bytes], ...]
+
+
+class Speakers:
+    """Follows the voices of one channel."""
+
+    def __init__(self, rules: SpeakerRules) -> None:
+        self._rules = rules
+        self._online = OnlineSpeakers(rules.maximum)
+        self._voice = None if rules.voice is None else np.array(rules.voice, np.float32)
+        self._ahead: deque[tuple[int, Vector]] = deque()  # (end sample, vector), not yet counted
+        self._known = 0  # samples whose vectors are known
+        self._last = 0  # speaker of the last word of a final
+        self._recent: deque[tuple[float, float, Vector]] = deque(maxlen=KEPT)
+        self._all: list[tuple[float, float, Vector]] = []
+
+    def take(self, end_sample: int, result: NDArray[np.float32]) -> None:
+        """Take the result of the window that ends at `end_sample`: (257,), 1 and a vector, or 0."""
+        if result[0]:
+            self._ahead.append((end_sample, result[1:]))
+        self._known = end_sample
+
+    def covers(self, end_sample: int) -> bool:
+        """Return whether the results of all whole windows up to this sample are known."""
+        return end_sample - self._known < SPEAKER_WINDOW
+
+    def known_to(self, end_sample: int) -> None:
+        """Record that the windows up to this sample were counted before a snapshot."""
+        self._known = end_sample
+
+    def follow(self, end_sample: int, end_s: float) -> None:
+        """Count the vectors up to this sample, which is at `end_s` of stream time."""
+        while self._ahead and self._ahead[0][0] <= end_sample:
+            sample, vector = self._ahead.popleft()
+            until_s = max(0.0, end_s - (end_sample - sample) / SPEAKER_HZ)
+            since_s = max(0.0, until_s - WINDOW_S)
+            if self._rules.at_end:
+                self._all.append((since_s, until_s, vector))
+                continue
+            self._online.take(vector, since_s, until_s)
+            if self._voice is not None:
+                self._recent.append((since_s, until_s, vector))
+
+    # Words
+
+    def in_partial(self, partial: Partial) -> Partial:
+        """Return a partial with the speakers of its words as far as they are known."""
+        return msgspec.structs.replace(partial, words=self._with_speakers(partial.words))
+
+    def in_final(self, final: Final | PendingFinal) -> Final | PendingFinal:
+        """Return a final with the speakers of its words; those of a second pass get them as they are known now."""
+        if self._rules.at_end:
+            return final
+        if isinstance(final, PendingFinal):
+            now, decode = self.copy(), final.decode
+            final.decode = lambda: now._with_speakers(decode())
+            final.first = replace(final.first, words=self._with_speakers(final.first.words))
+            words = final.first.words
+        else:
+            final = replace(final, words=self._with_speakers(final.words))
+            words = final.words
+        self._last = words[-1].speaker.number if words and words[-1].speaker is not None else self._last
+        return final
+
+    def _with_speakers(self, words: Sequence[Word]) -> tuple[Word, ...]:
+        if self._rules.at_end:
+            return tuple(words)
+        found = [self._online.speaker_at(word.start_s, word.end_s) for word in words]
+        before = self._last
+        numbers = [before := before if number is None else number for number, _ in found]
+        return tuple([
+            replace(word, speaker=Speaker(number, round(confidence, 4), self._is_other(word, number)))
+            for word, number, (_, confidence) in zip(words, changes_at_pauses(words, numbers), found, strict=True)
+        ])  # fmt: skip
+
+    def _is_other(self, word: Word, number: int) -> bool:
+        if not self._rules.listens:
+            return False
+        if self._voice is None:
+            return number != 0
+        return bool(self._recent) and similarity(self._voice, _nearest(word, self._recent)[2]) < SAME_VOICE
+
+    def whole(self, words: Sequence[Word]) -> list[Speaker]:
+        """Return the speakers of all words of a recording, clustered as a whole; in the order of their first words."""
+        if not words:
+            return []
+        if not self._all:
+            return [Speaker(0, 0.0)] * len(words)
+        vectors = np.stack([vector for _, _, vector in self._all])
+        spans_s = np.array([span for *span, _ in self._all], np.float64)
+        rules = self._rules
+        labels = speakers_of_recording(vectors, spans_s, rules.minimum, rules.maximum)
+        means = {int(label): _normed(vectors[labels == label].mean(0)) for label in np.unique(labels)}
+        near = [_nearest_at(word, spans_s) for word in words]
+        numbers = changes_at_pauses(words, [int(labels[at]) for at in near])
+        order: dict[int, int] = {}
+        for number in numbers:
+            order.setdefault(number, len(order))
+        others = self._others(means, order)
+        return [
+            Speaker(order[number], _confidence(vectors[at], means, number), number in others)
+            for number, at in zip(numbers, near, strict=True)
+        ]
+
+    def _others(self, means: dict[int, Vector], order: dict[int, int]) -> set[int]:
+        """Return the labels of other voices than the one that is listened to."""
+        if not self._rules.listens:
+            return set()
+        if self._voice is None:
+            return {label for label, number in order.items() if number}
+        voice = self._voice
+        return {label for label, mean in means.items() if similarity(voice, mean) < SAME_VOICE}
+
+    # Snapshots and copies
+
+    def saved(self) -> bytes:
+        """Return a snapshot, after `follow` and before vectors of later steps count."""
+        recent = tuple([(since_s, until_s, vector.tobytes()) for since_s, until_s, vector in self._recent])
+        return msgspec.msgpack.encode(_Saved(self._online.state(), self._last, recent))
+
+    def restore(self, state: bytes) -> None:
+        """Continue from a snapshot. Raises: ValueError for bytes that are none."""
+        saved = msgspec.msgpack.decode(state, type=_Saved)
+        self._online.restore(saved.online)
+        self._last = saved.last
+        self._recent.extend(
+            (since_s, until_s, np.frombuffer(kept, np.float32)) for since_s, until_s, kept in saved.recent
+        )
+
+    def copy(self) -> Speakers:
+        """Return one that continues from the last step decoded; results that are ahead are not in it."""
+        twin = Speakers(self._rules)
+        twin._online, twin._last, twin._known = self._online.copy(), self._last, self._known
+        twin._recent.extend(self._recent)
+        return twin
+
+
+def changes_at_pauses(words: Sequence[Word], numbers: Sequence[int]) -> list[int]:
+    """Return the speakers of words with each change moved to the longest pause within `REACH_S`, if one is longer."""
+    settled = list(numbers)
+    changes = [at for at in range(1, len(words)) if numbers[at] != numbers[at - 1]]
+    after = 0  # the change before
+    for here, until in pairwise([*changes, len(words)]):
+        begin_s = words[here].start_s
+        near = [at for at in range(after + 1, until) if abs(words[at].start_s - begin_s) <= REACH_S]
+        moved = max(near, key=lambda at: (_pause_s(words, at), at == here))
+        settled[after:moved] = [numbers[here - 1]] * (moved - after)
+        settled[moved:until] = [numbers[here]] * (until - moved)
+        after = moved
+    return settled
+
+
+def _pause_s(words: Sequence[Word], at: int) -> float:
+    return round(words[at].start_s - words[at - 1].end_s, 6)
+
+
+def _nearest(word: Word, vectors: Sequence[tuple[float, float, Vector]]) -> tuple[float, float, Vector]:
+    """Return the vector whose middle is nearest to that of a word."""
+    middle_s = (word.start_s + word.end_s) / 2
+    return min(vectors, key=lambda one: abs((one[0] + one[1]) / 2 - middle_s))
+
+
+def _nearest_at(word: Word, spans_s: NDArray[np.float64]) -> int:
+    middles_s = spans_s.mean(axis=1)
+    return int(np.argmin(np.abs(middles_s - (word.start_s + word.end_s) / 2)))
+
+
+def _normed(mean: Vector) -> Vector:
+    return mean / max(float(np.linalg.norm(mean)), 1e-9)
+
+
+def _confidence(vector: Vector, means: dict[int, Vector], number: int) -> float:
+    """Return the share of a speaker in the similarities of a vector to all speakers."""
+    scores = {label: math.exp(similarity(vector, mean) / 0.1) for label, mean in means.items()}
+    return round(scores[number] / sum(scores.values()), 4)

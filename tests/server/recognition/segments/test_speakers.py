@@ -1,0 +1,162 @@
+"""Speakers of one channel: which words belong to which voice, live and over a whole recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from model.ctc.words import Speaker, Word
+from server.recognition.events import Final, FinalReason
+from server.recognition.results.pending_finals import PendingFinal
+from server.recognition.segments.speaker_rules import SpeakerRules, others_in, without_others
+from server.recognition.segments.speakers import Speakers, changes_at_pauses
+
+HZ, WINDOW = 16_000, 1_280
+
+
+def word(text: str, start_s: float, end_s: float) -> Word:
+    return Word(text, start_s, end_s, 0.9)
+
+
+def result(voice: int | None) -> np.ndarray:
+    row = np.zeros(257, np.float32)
+    if voice is not None:
+        row[0] = row[1 + voice] = 1.0
+    return row
+
+
+def heard(rules: SpeakerRules, voices: Sequence[int | None]) -> Speakers:
+    """Return the speakers after one vector of each voice every 0.4 s, from 1.6 s on."""
+    speakers = Speakers(rules)
+    hear(speakers, voices)
+    return speakers
+
+
+def hear(speakers: Speakers, voices: Sequence[int | None], first: int = 0) -> None:
+    for number, voice in enumerate(voices, start=first):
+        end_sample = round((1.6 + 0.4 * number) * HZ)
+        speakers.take(end_sample, result(voice))
+        speakers.follow(end_sample, end_sample / HZ)
+
+
+def final(*words: Word) -> Final:
+    return Final(0, 0.0, words[-1].end_s if words else 0.0, words, FinalReason.ENDPOINT)
+
+
+def numbers(words: Sequence[Word]) -> list[int | None]:
+    return [None if one.speaker is None else one.speaker.number for one in words]
+
+
+TWO = [*[4] * 6, *[9] * 6]  # one voice to 3.6 s, then another
+WORDS = (word("yes", 0.5, 0.9), word("no", 1.5, 1.9), word("well", 4.2, 4.6), word("so", 5.0, 5.2))
+
+
+def test_words_get_the_speaker_at_their_middle() -> None:
+    named = heard(SpeakerRules(), TWO).in_final(final(*WORDS))
+    assert isinstance(named, Final)
+    assert numbers(named.words) == [0, 0, 1, 1]
+    assert all(one.speaker is not None and one.speaker.confidence > 0.9 for one in named.words)
+
+
+def test_words_before_the_first_vector_are_of_the_last_speaker() -> None:
+    speakers = Speakers(SpeakerRules())
+    named = speakers.in_final(final(word("hi", 0.1, 0.3)))
+    assert isinstance(named, Final)
+    assert named.words[0].speaker == Speaker(0, 0.0)
+
+
+def test_only_vectors_up_to_the_step_count() -> None:
+    speakers = heard(SpeakerRules(), TWO)
+    ahead = heard(SpeakerRules(), TWO)
+    for number in range(12, 30):
+        ahead.take(round((1.6 + 0.4 * number) * HZ), result(77))
+    assert ahead.in_final(final(*WORDS)) == speakers.in_final(final(*WORDS))
+    assert not speakers.covers(100 * HZ)
+    assert speakers.covers(round((1.6 + 0.4 * 11) * HZ) + WINDOW - 1)
+
+
+def test_words_of_a_second_pass_get_the_speakers_of_the_step_that_closed_the_segment() -> None:
+    speakers = heard(SpeakerRules(), TWO)
+    pending = PendingFinal(final(*WORDS), lambda: WORDS[:3])
+    assert speakers.in_final(pending) is pending
+    hear(speakers, [200] * 40, first=12)  # what comes later is not of this segment
+    assert numbers(pending.decode()) == [0, 0, 1]
+
+
+def test_a_copy_and_a_restored_one_continue_alike_and_alone() -> None:
+    speakers = heard(SpeakerRules(), TWO)
+    speakers.in_final(final(*WORDS))
+    twin, restored = speakers.copy(), Speakers(SpeakerRules())
+    restored.restore(speakers.saved())
+    assert restored.saved() == twin.saved() == speakers.saved()
+    for each in (twin, restored):
+        hear(each, [9, 4, 30, 30, 30], first=12)
+    assert twin.saved() == restored.saved() != speakers.saved()
+
+
+def test_bytes_that_are_no_state_are_refused() -> None:
+    for damaged in (b"", b"x", Speakers(SpeakerRules()).saved()[:-3]):
+        with pytest.raises(ValueError):
+            Speakers(SpeakerRules()).restore(damaged)
+
+
+@pytest.mark.parametrize(
+    ("starts", "given", "expected"),
+    [
+        ([0.0, 0.4, 0.8, 1.25, 1.6], [0, 0, 1, 1, 1], [0, 0, 0, 1, 1]),  # the pause is one word later
+        ([0.0, 0.4, 0.8, 2.6, 3.0], [0, 1, 1, 1, 1], [0, 1, 1, 1, 1]),  # too far
+        ([0.0, 0.4, 0.8, 1.2, 1.6], [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]),  # no pause is longer
+        ([0.0, 0.4, 0.8, 1.2, 1.6], [0, 1, 0, 1, 1], [0, 1, 0, 1, 1]),  # no turn disappears
+    ],
+)
+def test_a_change_is_moved_to_the_longest_pause_near_it(
+    starts: list[float], given: list[int], expected: list[int]
+) -> None:
+    words = [word("a", start, start + 0.35) for start in starts]
+    assert changes_at_pauses(words, given) == expected
+
+
+def test_a_recording_is_clustered_as_a_whole() -> None:
+    speakers = heard(SpeakerRules(at_end=True), TWO)
+    assert speakers.in_final(final(*WORDS)) == final(*WORDS), "labelled at the end"
+    found = speakers.whole(WORDS)
+    assert [one.number for one in found] == [0, 0, 1, 1]
+    assert all(one.confidence > 0.9 for one in found)
+    assert [one.number for one in heard(SpeakerRules(maximum=1, at_end=True), TWO).whole(WORDS)] == [0] * 4
+    assert Speakers(SpeakerRules(at_end=True)).whole(WORDS[:1]) == [Speaker(0, 0.0)]
+    assert Speakers(SpeakerRules(at_end=True)).whole([]) == []
+
+
+def unit(voice: int) -> tuple[float, ...]:
+    return tuple(result(voice)[1:].tolist())
+
+
+@pytest.mark.parametrize(
+    ("rules", "others"),
+    [
+        (SpeakerRules(), [False] * 4),
+        (SpeakerRules(listens=True), [False, False, True, True]),
+        (SpeakerRules(listens=True, name="ada", voice=unit(9)), [True, True, False, False]),
+        (SpeakerRules(listens=True, name="eve", voice=unit(50)), [True] * 4),
+    ],
+)
+@pytest.mark.parametrize("at_end", [False, True])
+def test_words_of_other_voices_are_marked(rules: SpeakerRules, others: list[bool], at_end: bool) -> None:
+    speakers = heard(replace(rules, at_end=at_end), TWO)
+    if at_end:
+        found = speakers.whole(WORDS)
+    else:
+        named = speakers.in_final(final(*WORDS))
+        assert isinstance(named, Final)
+        found = [one.speaker for one in named.words if one.speaker is not None]
+    assert [one.other for one in found] == others
+
+
+def test_words_of_other_voices_are_left_out_of_results() -> None:
+    named = heard(SpeakerRules(listens=True), TWO).in_final(final(*WORDS))
+    assert isinstance(named, Final)
+    assert others_in(named.words) == 2
+    assert without_others(named).words == named.words[:2]
