@@ -25,6 +25,7 @@ class Word(msgspec.Struct, frozen=True):
     end: float
     confidence: float = 0.0
     punctuated_word: str | msgspec.UnsetType = msgspec.UNSET
+    speaker: int | msgspec.UnsetType = msgspec.UNSET  # with `diarize`
 
 
 class Alternative(msgspec.Struct, frozen=True):

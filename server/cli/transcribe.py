@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OF_THIS_PROCESS = ["decoder", "beams", "lm", "grammars", "model", "device", "precision"]
 PREFERRED_RATE = 16_000  # Hz; a device without it records at its own, and the server or session converts
 OF_A_SERVER = ["retry", "resumable", "api_key"]
-OF_THE_QUERY = ["keyterm", "smart_format", "grammar", "finals", "redact", "interim_stability"]
+OF_THE_QUERY = ["keyterm", "smart_format", "grammar", "finals", "redact", "interim_stability", "diarize"]
 
 
 KeytermOption = Annotated[
@@ -124,6 +124,9 @@ def transcribe(
     channel_names: Annotated[
         str | None, typer.Option(help="Names of the channels with --multichannel, such as Caller,Agent.")
     ] = None,
+    speakers: Annotated[
+        bool, typer.Option("--speakers", help="Name the speakers; a server has to be started with --speakers.")
+    ] = False,
     utterances: Annotated[
         bool, typer.Option("--utterances", help="A line of text, or an object in JSON, for all words between pauses.")
     ] = False,
@@ -149,10 +152,13 @@ def transcribe(
     form = _raw_form(context, encoding, sample_rate, channels)
     try:
         recordings = recordings_of(files)
-        speakers = {"by_utterance": utterances, "multichannel": multichannel, "names": names}
-        display = _display(recordings, files, OutputFormat.JSON if as_json else output_format, out, speakers)
+        layout = {"by_utterance": utterances, "multichannel": multichannel, "names": names, "speakers": speakers}
+        display = _display(recordings, files, OutputFormat.JSON if as_json else output_format, out, layout)
     except BadInput as error:
         refuse(str(error))
+    if speakers and multichannel:
+        refuse("--speakers: cannot be combined with --multichannel, which names channels")
+    options["diarize"] = speakers
     shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
     piped = sys.stdin.buffer.read() if STDIN in recordings else None
     shared["read"] = RecordingReader(complain, piped, form=form, multichannel=multichannel, names=names)
@@ -280,14 +286,14 @@ def _raw_form(
 
 
 def _display(
-    recordings: list[Path], roots: list[Path], form: OutputFormat | None, out: Path | None, speakers: dict[str, Any]
+    recordings: list[Path], roots: list[Path], form: OutputFormat | None, out: Path | None, fields: dict[str, Any]
 ) -> Display:
-    """Return the display of the results; `speakers` are fields of a `Layout`. Raises: BadInput."""
+    """Return the display of the results; `fields` are those of a `Layout`. Raises: BadInput."""
     from server.tools.recordings import BadInput
     from server.tools.transcripts import JsonOutput, Layout, TextOutput, format_of, outputs_of
 
     chosen = format_of(form, out)
-    if out is None and form is None and not any(speakers.values()) and sys.stdout.isatty():
+    if out is None and form is None and not any(fields.values()) and sys.stdout.isatty():
         from rich.console import Console
 
         from tutti_asr_client.files.display import TerminalDisplay
@@ -296,9 +302,9 @@ def _display(
     if chosen in ("srt", "vtt"):
         if out is None and len(recordings) > 1:
             raise BadInput(f"--format {chosen}: requires --out FOLDER for several recordings")
-        if speakers["by_utterance"]:
+        if fields["by_utterance"]:
             raise BadInput(f"--utterances: cannot be combined with {chosen}, which is divided at pauses anyway")
-    layout = Layout(chosen, **speakers)
+    layout = Layout(chosen, **fields)
     targets = None if out is None else outputs_of(recordings, roots, out, chosen)
     return JsonOutput(layout, targets) if chosen == "json" else TextOutput(recordings, layout, complain, targets)
 

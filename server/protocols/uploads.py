@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, get_args
 
+import numpy as np
 from fastapi import Request
+from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect
 
 from server.audio.recordings.remote_recording import forked_recording
@@ -159,6 +161,7 @@ class Recognized:
     audio_s: float
     warnings: tuple[str, ...] = ()
     other_words: int = 0  # by other voices than the one that is listened to
+    voices: tuple[Mapping[int, NDArray[np.float32]], ...] = ()  # per channel, by speaker: a vector of norm 1
 
 
 class Recordings:
@@ -232,7 +235,8 @@ class Recordings:
                 replica.sessions.remove(upload)
         replica.metrics.audio_seconds[asked.form.encoding].value += session.audio.received_s
         replica.metrics.audio_bytes.value += len(body)
-        return Recognized(words, session.audio.received_s, tuple(recording.warnings), session.other_words)
+        voices = tuple([{} if one.speakers is None else one.speakers.voices for one in session.channels])
+        return Recognized(words, session.audio.received_s, tuple(recording.warnings), session.other_words, voices)
 
     def _session(self, model: ModelService, asked: Asked, channels: int, *, finals_at_end: bool) -> Session:
         """Return the session of a recording, without what only live streams have. Raises: BadParameter."""

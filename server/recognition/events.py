@@ -56,12 +56,21 @@ class Partial(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class VoiceVector:
+    """Mean of the vectors of a final's voice, norm 1, and the seconds of audio that they describe."""
+
+    numbers: tuple[float, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Final:
     """A closed segment: its text is frozen, and the next one starts where it ends.
 
     `overlap`: words of another channel were said at the same time; known only if finals are in the order of speech.
     `audio`: the audio received up to the step that closed it; None in a stream without receipts.
-    `fallback`: why a second pass with a deadline gave no text; None with its text, and without one.
+    `fallback`: why a second pass with a deadline gave no text; None with its text, and without one. `voice`: of its
+    audio, for streams that ask for it.
     """
 
     channel: int
@@ -72,6 +81,7 @@ class Final:
     overlap: bool = False
     audio: AudioMark | None = None
     fallback: Fallback | None = None
+    voice: VoiceVector | None = None
 
     @property
     def endpoint_delay_s(self) -> float | None:

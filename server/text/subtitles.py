@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise, zip_longest
 
 from model.ctc.words import joined
 from server.text.formatting import FormattedWord
+from server.text.speaker_turns import Words, parts, speaker_of
 
 PAUSE_S = 0.4  # between cues: the shortest silence that ends an utterance in live streams
 LONGEST_S = 7.0
@@ -27,8 +28,6 @@ LABEL_COLUMNS = 20  # of a speaker's name, so that words fit next to it
 _WIDE = re.compile(
     "[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\U00020000-\U0003fffd]"
 )
-
-Words = Sequence[FormattedWord]
 
 
 class SubtitleFormat(StrEnum):
@@ -45,6 +44,7 @@ class Cue:
     start_ms: int
     end_ms: int
     lines: tuple[str, ...]
+    voice: str = ""  # name of the speaker, in WebVTT as a voice span
 
 
 def columns(text: str) -> int:
@@ -93,12 +93,31 @@ def _lines(words: Words, label: str) -> tuple[str, ...] | None:
 def cues(words: Words, label: str = "") -> list[Cue]:
     """Return the cues of one speaker, in order and without overlap; `label` stands in front of each, as "Caller: "."""
     made: list[Cue] = []
-    parts = _long_enough(passages([piece for word in words for piece in _pieces(word)], label), label)
-    for part, after in zip_longest(parts, parts[1:]):
+    shown = _long_enough(passages([piece for word in words for piece in _pieces(word)], label), label)
+    for part, after in zip_longest(shown, shown[1:]):
         start_ms = max(round(part[0].word.start_s * 1e3), made[-1].end_ms if made else 0)
         end_s = part[-1].word.end_s
         end_ms = round((end_s if after is None else min(end_s, after[0].word.start_s)) * 1e3)
         made.append(Cue(start_ms, max(end_ms, start_ms + SHORTEST_MS), _lines(part, label) or ()))
+    return made
+
+
+def speaker_name(speaker: int) -> str:
+    """Return the name of a speaker, numbered from 0, where no other is known."""
+    return f"Speaker {speaker + 1}"
+
+
+def cues_by_speaker(form: SubtitleFormat, words: Words, name: Callable[[int], str]) -> list[Cue]:
+    """Return cues that name their speakers: in front of the words, or in WebVTT as voice spans."""
+    made: list[Cue] = []
+    for part in parts(words):
+        speaker = speaker_of(part)
+        if speaker is None:
+            made += cues(part)
+        elif form is SubtitleFormat.VTT:
+            made += [replace(cue, voice=name(speaker)) for cue in cues(part)]
+        else:
+            made += cues(part, f"{name(speaker)}: ")
     return made
 
 
@@ -119,10 +138,10 @@ def _pieces(word: FormattedWord) -> Iterator[FormattedWord]:
         yield FormattedWord(times, word.text[first:end].strip())
 
 
-def _long_enough(parts: Sequence[Words], label: str) -> list[Words]:
+def _long_enough(passed: list[Words], label: str) -> list[Words]:
     """Join a part that the next one follows within `SHORTEST_MS` to a neighbor, where they fit into one cue."""
     cues: list[Words] = []
-    for part, after in zip_longest(parts, parts[1:]):
+    for part, after in zip_longest(passed, passed[1:]):
         alone = after is not None and _short(part, after) and not _fits([*part, *after], label)
         if cues and (_short(cues[-1], part) or alone) and _fits([*cues[-1], *part], label):
             cues[-1] = [*cues[-1], *part]
@@ -135,13 +154,21 @@ def _short(part: Words, after: Words) -> bool:
     return (after[0].word.start_s - part[0].word.start_s) * 1e3 < SHORTEST_MS
 
 
-def subtitles(form: SubtitleFormat, shown: Iterable[Cue]) -> str:
+def subtitles(form: SubtitleFormat, cues: Iterable[Cue]) -> str:
     """Return the file of cues, which may overlap in time: those of several speakers."""
-    ordered = sorted(shown, key=lambda cue: cue.start_ms)
+    ordered = sorted(cues, key=lambda cue: cue.start_ms)
     if form is SubtitleFormat.SRT:
         return "".join(f"{number}\n{_shown(cue, ',', cue.lines)}" for number, cue in enumerate(ordered, start=1))
-    escaped = ((cue, [html.escape(line, quote=False) for line in cue.lines]) for cue in ordered)
-    return "WEBVTT\n\n" + "".join(_shown(cue, ".", lines) for cue, lines in escaped)
+    shown = ((cue, [_span(cue) * (not at) + _escaped(line) for at, line in enumerate(cue.lines)]) for cue in ordered)
+    return "WEBVTT\n\n" + "".join(_shown(cue, ".", lines) for cue, lines in shown)
+
+
+def _escaped(line: str) -> str:
+    return html.escape(line, quote=False)
+
+
+def _span(cue: Cue) -> str:
+    return f"<v {_escaped(cue.voice)}>" if cue.voice else ""
 
 
 def _shown(cue: Cue, point: str, lines: Iterable[str]) -> str:

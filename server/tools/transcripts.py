@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from model.ctc.words import Word
+from model.ctc.words import Speaker, Word
 from server.audio import formats
 from server.protocols.deepgram.messages import UtteranceOut
-from server.protocols.deepgram.transcript import SPLIT_S, utterances
+from server.protocols.deepgram.transcript import utterances
 from server.text.formatting import FormattedWord
-from server.text.subtitles import SubtitleFormat, cues, subtitles
+from server.text.speaker_turns import SPLIT_S
+from server.text.subtitles import SubtitleFormat, cues, cues_by_speaker, speaker_name, subtitles
 from server.tools.recordings import STDIN, BadInput
+from tutti_asr_client import messages
 from tutti_asr_client.files.display import JsonLines, SilentDisplay
 from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed
 from tutti_asr_client.messages import Results, shown
@@ -39,6 +41,7 @@ class Layout:
     by_utterance: bool = False
     multichannel: bool = False
     names: Sequence[str] = ()
+    speakers: bool = False  # whether they are distinguished, instead of channels
 
     def label(self, channel: int) -> str:
         """Return what stands in front of a channel's words, as "Caller: "."""
@@ -49,9 +52,15 @@ class Layout:
 
 def rendered(result: Transcribed, layout: Layout) -> str:
     """Return a transcript as text or subtitles."""
+    if layout.form != "text" and layout.speakers:
+        form = SubtitleFormat(layout.form)
+        (words,) = _formatted(result)
+        return subtitles(form, cues_by_speaker(form, words, speaker_name))
     if layout.form != "text":
         shown = (cue for at, words in enumerate(_formatted(result)) for cue in cues(words, layout.label(at)))
         return subtitles(SubtitleFormat(layout.form), shown)
+    if layout.speakers:
+        return "".join(f"{speaker_name(one.speaker or 0)}: {one.transcript}\n" for one in utterances_of(result))
     if layout.multichannel or layout.by_utterance:
         return "".join(f"{layout.label(one.channel)}{one.transcript}\n" for one in utterances_of(result))
     return result.text + "\n"
@@ -65,7 +74,12 @@ def utterances_of(result: Transcribed) -> list[UtteranceOut]:
 def _formatted(result: Transcribed) -> list[list[FormattedWord]]:
     """Return the words of each channel."""
     channels = result.channels or (result.words,)
-    return [[FormattedWord(Word(w.word, w.start, w.end, w.confidence), shown(w)) for w in words] for words in channels]
+    return [[FormattedWord(_word(word), shown(word)) for word in words] for words in channels]
+
+
+def _word(word: messages.Word) -> Word:
+    speaker = Speaker(word.speaker, 0.0) if isinstance(word.speaker, int) else None
+    return Word(word.word, word.start, word.end, word.confidence, speaker=speaker)
 
 
 def outputs_of(recordings: Sequence[Path], roots: Sequence[Path], out: Path, form: str) -> dict[Path, Path]:

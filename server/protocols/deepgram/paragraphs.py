@@ -12,18 +12,11 @@ from msgspec import UNSET
 from model.ctc.words import joined
 from server.protocols.deepgram.messages import Paragraph, Paragraphs, Sentence
 from server.text.formatting import FormattedWord
+from server.text.speaker_turns import Words, speaker_of, turns
 
 ENDS = tuple(".?!。？！")  # marks at the end of a sentence
 PAUSE_S = 1.5  # after a sentence, between two paragraphs
 MOST_SENTENCES = 6
-
-Words = Sequence[FormattedWord]
-
-
-def turns(words: Words, at: int) -> bool:
-    """Whether another speaker says the word at this place than the one before it."""
-    before, here = words[at - 1].word.speaker, words[at].word.speaker
-    return before is not None and here is not None and before.number != here.number
 
 
 def paragraphs_of(words: Words) -> Paragraphs:
@@ -53,20 +46,20 @@ def _separate(before: Words, after: Words) -> bool:
 
 
 def _text(sentences: Sequence[Words]) -> str:
-    speaker = sentences[0][0].word.speaker
-    label = "" if speaker is None else f"Speaker {speaker.number}: "
+    speaker = speaker_of(sentences[0])
+    label = "" if speaker is None else f"Speaker {speaker}: "
     return label + joined(word.text for sentence in sentences for word in sentence)
 
 
 def _paragraph(sentences: Sequence[Words]) -> Paragraph:
     shown = [Sentence(joined(word.text for word in words), *_times(words[0], words[-1])) for words in sentences]
-    speaker = sentences[0][0].word.speaker
+    speaker = speaker_of(sentences[0])
     return Paragraph(
         shown,
         sum(map(len, sentences)),
         shown[0].start,
         shown[-1].end,
-        UNSET if speaker is None else speaker.number,
+        UNSET if speaker is None else speaker,
     )
 
 

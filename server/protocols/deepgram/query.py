@@ -21,7 +21,6 @@ from server.protocols.deepgram.parameters import (
     TABLE,
     Kind,
 )
-from server.protocols.deepgram.transcript import SPLIT_S
 from server.protocols.features import (
     LISTEN,
     OFF,
@@ -48,6 +47,7 @@ from server.recognition.segments.endpointing import SMART_END
 from server.recognition.segments.speaker_rules import FIRST, MOST, SpeakerRules
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, SessionOptions, finals_of, interim_stability_of
 from server.text.formatting import Style
+from server.text.speaker_turns import SPLIT_S
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -173,10 +173,12 @@ def _speakers(query: Mapping[str, str], *, live: bool) -> SpeakerRules | None:
         raise BadParameter(f"diarize_min_speakers: {least} is more than diarize_max_speakers, {most}")
     alone = _boolean(query, "speaker_only")
     if alone and not voice:
-        raise BadParameter(f"speaker_only: needs speaker={FIRST}, or the name of an enrolled voice")
+        raise BadParameter(f"speaker_only: needs speaker={FIRST}")
     if not (_boolean(query, "diarize") or diarizer or voice):
         return None
-    return SpeakerRules(least, most, listens=bool(voice), name="" if voice == FIRST else voice, alone=alone)
+    if voice and voice != FIRST:
+        raise BadParameter(f"speaker: {voice[:SHOWN]!r} is not valid; must be {FIRST}, the voice of the first words")
+    return SpeakerRules(least, most, listens=bool(voice), alone=alone)
 
 
 def check_query(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,9 +19,10 @@ from server.protocols.deepgram.messages import (
     WordOut,
     warned,
 )
-from server.protocols.deepgram.paragraphs import paragraphs_of, turns
+from server.protocols.deepgram.paragraphs import paragraphs_of
 from server.receipts.receipt import ShownWord
 from server.text.formatting import FormattedWord, Sentences, Style
+from server.text.speaker_turns import parts as parts_of
 
 _encode = msgspec.json.Encoder().encode
 
@@ -201,9 +202,6 @@ def recording_answer(
     return msgspec.json.encode(Answer(summary, Channels(channels, utterances)))
 
 
-SPLIT_S = 0.8  # of silence between two utterances. Source: Deepgram's page on `utt_split`
-
-
 def utterances(
     transcripts: Sequence[Sequence[FormattedWord]], split_s: float, *, punctuated: bool, request_id: str
 ) -> list[UtteranceOut]:
@@ -212,7 +210,7 @@ def utterances(
     Of several channels whose speakers are not distinguished the speaker is the channel.
     """
     several = len(transcripts) > 1
-    parts = [(channel, part) for channel, words in enumerate(transcripts) for part in _split(words, split_s)]
+    parts = [(channel, part) for channel, words in enumerate(transcripts) for part in parts_of(words, split_s)]
     parts.sort(key=lambda item: (item[1][0].word.start_s, item[0]))
     found = [
         _utterance(channel, part, punctuated=punctuated, speaker=channel if several else UNSET)
@@ -230,14 +228,6 @@ def _speaks(side: Sequence[UtteranceOut], during: UtteranceOut) -> bool:
     """Whether one of a channel's utterances, which follow one another, overlaps with one of another channel."""
     before = bisect_left(side, during.end, key=lambda one: one.start)
     return before > 0 and side[before - 1].end > during.start
-
-
-def _split(words: Sequence[FormattedWord], split_s: float) -> Iterator[Sequence[FormattedWord]]:
-    begin = 0
-    for at in range(1, len(words) + 1):
-        if at == len(words) or words[at].word.start_s - words[at - 1].word.end_s >= split_s or turns(words, at):
-            yield words[begin:at]
-            begin = at
 
 
 def _utterance(

@@ -6,7 +6,7 @@ Also which fields are read, ignored or refused. Source: `TranscriptionCreatePara
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from io import BytesIO
@@ -16,6 +16,7 @@ from python_multipart.multipart import Field, File, FormParser, parse_options_he
 
 from server.errors import BadParameter
 from server.protocols.features import (
+    DIARIZES,
     REDACT,
     SHOWN,
     Unsupported,
@@ -28,6 +29,8 @@ from server.protocols.features import (
     unknown,
     unsupported_features,
 )
+from server.protocols.openai.diarized import check_known, reference_body
+from server.recognition.segments.speaker_rules import SpeakerRules
 from server.recognition.session_options import SessionOptions, finals_of
 from server.text.redaction_kinds import kinds_of
 
@@ -38,12 +41,14 @@ class AnswerFormat(StrEnum):
     JSON = "json"
     TEXT = "text"
     SRT = "srt"
+    DIARIZED_JSON = "diarized_json"
     VERBOSE_JSON = "verbose_json"
     VTT = "vtt"
 
 
 MAX_FIELDS = 256  # including key terms
 MAX_FIELD_BYTES = 65_536
+MAX_REFERENCE_BYTES = 4 * 2**20  # of a data URL: 10 s of 48 kHz, two channels, 16 bits
 FILE = "file"
 MAX_SHOWN = 64  # longest excerpt of a field name in an error
 STREAMED = (AnswerFormat.JSON, AnswerFormat.TEXT)  # formats whose content the events of `stream` have, too
@@ -58,8 +63,9 @@ READ = frozenset({
     "response_format", "stream", "timestamp_granularities",
 })  # fmt: skip
 HARMLESS = frozenset({"chunking_strategy", "temperature"})  # ignored: the transcript means the same without them
-UNSUPPORTED = frozenset({"include", "known_speaker_names", "known_speaker_references"})
-KNOWN = READ | HARMLESS | UNSUPPORTED
+UNSUPPORTED = frozenset({"include"})
+OF_SPEAKERS = frozenset({"known_speaker_names", "known_speaker_references"})
+KNOWN = READ | HARMLESS | UNSUPPORTED | OF_SPEAKERS
 MAY_BE_EMPTY = frozenset({"finals", "grammar", "keywords", "language", "languages", "model", "prompt"})
 """Fields that may be empty, which means not set: forms of web pages send every field."""
 MAX_TEMPERATURE = 1.0
@@ -78,13 +84,21 @@ class TranscriptionForm:
     keywords: tuple[str, ...]
     prompt: str  # its rare words are key terms
     options: SessionOptions  # with our `finals`, `grammar`, `multichannel` and `redact`
+    references: Mapping[str, bytes]  # recordings of known voices, by their names
     ignored: tuple[str, ...]
 
 
 def parse_form(
-    content_type: str, body: bytes, query: Sequence[tuple[str, str]] = (), *, lenient: bool = False
+    content_type: str,
+    body: bytes,
+    query: Sequence[tuple[str, str]] = (),
+    *,
+    lenient: bool = False,
+    speakers: bool = False,
 ) -> TranscriptionForm:
     """Parse a form; a `lenient` server ignores unsupported features. Raises: BadParameter.
+
+    `speakers`: the server distinguishes speakers, for `diarized_json` and for models named as those that do.
 
     Parameters in the query count as fields, so that none is ignored there.
     """
@@ -93,13 +107,18 @@ def parse_form(
     parts.fields = in_plain_names([*parts.fields, *query], KNOWN)
     if not parts.file:
         raise BadParameter(f"file: {'missing' if parts.file is None else 'empty'}; send the recording in this field")
-    ignored = check_fields(parts.fields, lenient=lenient)
+    ignored = check_fields(parts.fields, lenient=lenient, speakers=speakers)
     answer, stream = (
         parts.one("response_format", AnswerFormat.JSON.value),
         boolean("stream", parts.one("stream", "false")),
     )
     if answer not in set(AnswerFormat):
         raise BadParameter(f"response_format: {answer[:SHOWN]!r} is not valid; must be {', '.join(AnswerFormat)}")
+    if answer == AnswerFormat.DIARIZED_JSON and not speakers:
+        raise BadParameter(
+            f"response_format: {answer} is not supported by this server; choose another one, or start the server with "
+            "--speakers"
+        )
     granularities = parts.every("timestamp_granularities")
     if not set(granularities) <= set(GRANULARITIES):
         raise BadParameter(f"timestamp_granularities: must be one or both of {', '.join(GRANULARITIES)}")
@@ -110,6 +129,11 @@ def parse_form(
     multichannel = boolean("multichannel", parts.one("multichannel", "false"))
     if stream and multichannel:
         raise BadParameter("multichannel: cannot be combined with stream; leave one of the two out")
+    names, references = parts.every("known_speaker_names"), parts.every("known_speaker_references")
+    check_known(names, references)
+    diarizes = answer == AnswerFormat.DIARIZED_JSON or parts.one("model", "").casefold().endswith(DIARIZES)
+    if diarizes and multichannel:
+        raise BadParameter("multichannel: cannot be combined with speakers; leave one of the two out")
     return TranscriptionForm(
         parts.file,
         parts.one("model", "") or None,
@@ -124,7 +148,9 @@ def parse_form(
             grammar=parts.one("grammar", ""),
             finals=finals_of(parts.one("finals", "")),
             redact=kinds_of(parts.every(REDACT)),
+            speakers=SpeakerRules(at_end=True) if speakers and diarizes else None,
         ),
+        {name: reference_body(url, name) for name, url in zip(names, references, strict=True)} if speakers else {},
         ignored,
     )
 
@@ -173,8 +199,9 @@ class _Parts:
         shown = name[:MAX_SHOWN] or "field"
         if len(self.fields) >= MAX_FIELDS:
             raise BadParameter(f"{shown}: too many fields; at most {MAX_FIELDS} besides the file")
-        if len(name) + len(value) > MAX_FIELD_BYTES:
-            raise BadParameter(f"{shown}: {len(value)} bytes; a field has at most {MAX_FIELD_BYTES}")
+        most = MAX_REFERENCE_BYTES if name.startswith("known_speaker_references") else MAX_FIELD_BYTES
+        if len(name) + len(value) > most:
+            raise BadParameter(f"{shown}: {len(value)} bytes; a field has at most {most}")
         self.fields.append((name, value.decode(errors="replace")))
 
     def _on_file(self, file: File) -> None:
@@ -189,23 +216,25 @@ class _Parts:
         self.file = body
 
 
-def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool) -> tuple[str, ...]:
+def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool, speakers: bool = False) -> tuple[str, ...]:
     """Check the fields of a form; return the names of the ignored ones. Raises: BadParameter."""
     plain = in_plain_names(fields, KNOWN)
     listed = [(name, value) for name, value in plain if name in KNOWN]
     features = [feature for name, value in plain if (feature := _unsupported(name, value)) is not None]
-    refuse_unsupported(features, lenient=lenient)
+    if speakers:
+        features = [feature for feature in features if feature.name not in OF_SPEAKERS | {"model"}]
+    refuse_unsupported(features, lenient=lenient, here=OF_SPEAKERS)
     check_given((name, value) for name, value in listed if name not in MAY_BE_EMPTY)
     check_single(listed, LISTS)
     for name, value in plain:
         if name == "temperature":
             _check_temperature(value)
-    return named({*unknown(plain, READ | UNSUPPORTED), *(feature.name for feature in features)})
+    return named({*unknown(plain, READ | UNSUPPORTED | OF_SPEAKERS), *(feature.name for feature in features)})
 
 
 def _unsupported(name: str, value: str) -> Unsupported | None:
     """Return the unsupported feature that a field requests, or None."""
-    if name in UNSUPPORTED:
+    if name in UNSUPPORTED | OF_SPEAKERS:
         return Unsupported(name, always=False) if value.strip() else None
     return next(iter(unsupported_features([(name, value)], READ)), None)
 

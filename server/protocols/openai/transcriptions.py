@@ -25,15 +25,18 @@ from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.features import ignored_header, named
 from server.protocols.openai.channels import name_of, named_cues, named_passages, text_of
+from server.protocols.openai.diarized import SpeakerNames, check_reference, diarized, known_speakers
 from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import AnswerFormat, TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
 from server.protocols.uploads import Recognized, Recordings
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, rare_terms
 from server.recognition.request import Request as Asked
+from server.recognition.segments.speaker_rules import SpeakerRules
+from server.recognition.session_options import SessionOptions
 from server.replica import Replica
 from server.text.formatting import FormattedWord, Style
-from server.text.subtitles import SubtitleFormat, subtitles
+from server.text.subtitles import SubtitleFormat, cues_by_speaker, subtitles
 
 
 class PlainAnswer(msgspec.Struct):
@@ -90,11 +93,13 @@ def answer(
     language: str = "english",
     *,
     warnings: Sequence[str] = (),
+    name: SpeakerNames | None = None,
 ) -> tuple[bytes, str]:
     """Return the body and its media type for the words of each channel.
 
-    `language` is the English name of the words' language.
+    `language` is the English name of the words' language; `name`: of the speakers, where they are distinguished.
     """
+    name = name or SpeakerNames()
     match form:
         case AnswerFormat.JSON:
             usage = Usage(round(duration_s, 3))
@@ -105,12 +110,19 @@ def answer(
             verbose = _verbose(channels, duration_s, granularities, language)
             verbose.warnings = list(warnings) or UNSET
             return msgspec.json.encode(verbose), "application/json"
+        case AnswerFormat.DIARIZED_JSON:
+            return msgspec.json.encode(diarized(channels[0], duration_s, name, warnings)), "application/json"
         case AnswerFormat.TEXT:
             return (text_of(channels) + "\n").encode(), "text/plain; charset=utf-8"
         case AnswerFormat.SRT:
-            return subtitles(SubtitleFormat.SRT, named_cues(channels)).encode(), "application/x-subrip; charset=utf-8"
+            return _subtitles(SubtitleFormat.SRT, channels, name), "application/x-subrip; charset=utf-8"
         case AnswerFormat.VTT:
-            return subtitles(SubtitleFormat.VTT, named_cues(channels)).encode(), "text/vtt; charset=utf-8"
+            return _subtitles(SubtitleFormat.VTT, channels, name), "text/vtt; charset=utf-8"
+
+
+def _subtitles(form: SubtitleFormat, channels: Sequence[Sequence[FormattedWord]], name: SpeakerNames) -> bytes:
+    cues = named_cues(channels) if len(channels) > 1 else cues_by_speaker(form, channels[0], name.spoken)
+    return subtitles(form, cues).encode()
 
 
 def _verbose(
@@ -186,7 +198,8 @@ class Transcriptions:
     async def create(self, request: Request) -> Response:
         """Recognize a recording: `file` in a multipart form, as in OpenAI's interface.
 
-        `response_format` is json, text, srt, verbose_json or vtt; `stream=true` sends the text while recognizing.
+        `response_format` is json, text, srt, verbose_json, diarized_json or vtt; `stream=true` sends the text
+        while recognizing.
         """
         request_id, guard = take_request_id(), self._replica.guard
         headers = {"x-request-id": request_id}
@@ -211,6 +224,7 @@ class Transcriptions:
                     events = _begin(recognize, place.pop_all(), request_id)
                     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
                 recognized = await recognize()
+                names = await self._names(request, form, model, recognized, request_id)
         except (BadAudio, TooLarge, TooSlow) as error:
             return render_error(guard.refuse(_of_file(error)), request_id)
         except Refused as error:
@@ -225,15 +239,32 @@ class Transcriptions:
             form.granularities,
             _language(model, language, [word for words in recognized.words for word in words]),
             warnings=recognized.warnings,
+            name=names,
         )
         headers |= {"x-warnings": "; ".join(recognized.warnings)} if recognized.warnings else {}
         return Response(body, headers=headers, media_type=kind)
 
+    async def _names(
+        self, request: Request, form: TranscriptionForm, model: ModelService, recognized: Recognized, request_id: str
+    ) -> SpeakerNames:
+        """Return the names of the speakers: those of the known voices whose references are theirs. Raises: Refused."""
+        if not form.references or not recognized.voices:
+            return SpeakerNames()
+        options = SessionOptions(speakers=SpeakerRules(maximum=1, at_end=True))
+        alone = Asked(form=audio_form(None, None), options=options, live=False)
+        vectors = {}
+        for name, body in form.references.items():
+            found = await self._recordings.recognize(
+                request, body, model, alone, protocol="openai", request_id=request_id
+            )
+            vectors[name] = check_reference(name, found.audio_s, found.voices[0])
+        return SpeakerNames(known_speakers(recognized.voices[0], vectors))
+
     async def _form(self, request: Request) -> TranscriptionForm:
         body, kind = await self._recordings.read(request), request.headers.get("content-type", "")
-        lenient = self._replica.settings.lenient_features
-        query = request.query_params.multi_items()
-        return await asyncio.to_thread(partial(parse_form, kind, body, query, lenient=lenient))
+        settings, query = self._replica.settings, request.query_params.multi_items()
+        lenient, speakers = settings.lenient_features, settings.speakers
+        return await asyncio.to_thread(partial(parse_form, kind, body, query, lenient=lenient, speakers=speakers))
 
     async def _accepted(
         self, request: Request, form: TranscriptionForm, language: str | None

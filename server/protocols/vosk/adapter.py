@@ -18,7 +18,7 @@ from model.ctc.words import Word, joined
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, CloseReason
 from server.protocols.features import NEVER_IGNORED, REDACT, problem_of
-from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming
+from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming, VoiceVector
 from server.recognition.keyterms.keyterms import READ_HINTS, usable_hints
 from server.streaming.adapter import Action, Actions, Bias, Finish, Flush, PlainInput, Reject, SendFrame, Skip
 from server.streaming.outbox import FrameKind
@@ -28,6 +28,7 @@ DEFAULT_RATE = 8_000  # as the reference server
 MAX_FRAME_CHARACTERS = 262_144  # a grammar may list thousands of phrases
 MAX_ALTERNATIVES = 100
 MAX_NAME = 32  # longest excerpt of a setting's name in a close reason
+SPK_FRAME_S = 0.01  # of `spk_frames`
 UNKNOWN = "[unk]"  # the word in vosk grammars for any other word
 
 
@@ -50,7 +51,7 @@ class ClientFrame(msgspec.Struct, frozen=True):
 
 COMMANDS = frozenset(ClientFrame.__struct_fields__)
 SETTINGS = frozenset(Config.__struct_fields__)
-IN_URL = frozenset({"model", REDACT})
+IN_URL = {"model": "model=", REDACT: f"{REDACT}=", "spk_model": "spk=true"}
 OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that request nothing
 
 
@@ -86,7 +87,7 @@ def _unsupported(given: dict[str, object], known: frozenset[str], path: str, *, 
         if lenient and not name.casefold().startswith(NEVER_IGNORED):
             yield shown
         else:
-            instead = f"set ?{name}= in the URL" if name in IN_URL else "leave it out"
+            instead = f"set ?{IN_URL[name]} in the URL" if name in IN_URL else "leave it out"
             raise BadFrame(f"{shown}: not supported by this server; {instead}")
 
 
@@ -104,7 +105,9 @@ def key_terms(phrases: Sequence[str]) -> tuple[str, ...]:
     return usable_hints([joined(words) for words in split])
 
 
-def final_frame(words: Sequence[Word], *, with_words: bool, alternatives: bool) -> bytes:
+def final_frame(
+    words: Sequence[Word], *, with_words: bool, alternatives: bool, voice: VoiceVector | None = None
+) -> bytes:
     """Encode a final of these words, possibly none; `text` is always there because clients index it."""
     final: dict[str, object] = {"text": joined(word.text for word in words)}
     if with_words and words:
@@ -112,6 +115,8 @@ def final_frame(words: Sequence[Word], *, with_words: bool, alternatives: bool) 
             {"conf": round(w.confidence, 4), "end": round(w.end_s, 3), "start": round(w.start_s, 3), "word": w.text}
             for w in words
         ]
+    if voice is not None:
+        final |= {"spk": voice.numbers, "spk_frames": round(voice.seconds / SPK_FRAME_S)}
     if alternatives:
         confidence = sum(word.confidence for word in words) / len(words) if words else 0.0
         final = {"alternatives": [{"confidence": round(confidence, 4), **final}]}
@@ -131,6 +136,7 @@ class VoskAdapter:
         self._words, self._alternatives = True, False
         self._partial = ""
         self._closed: list[Word] = []  # words of finals that were not sent yet
+        self._voice: VoiceVector | None = None  # of the last of them
         self._resets: deque[int] = deque()  # per unanswered reset: audio frames received after it
 
     def opened(self) -> Actions:
@@ -164,9 +170,10 @@ class VoskAdapter:
         match event:
             case Partial(words=words):
                 self._partial = joined([word.text for word in words])
-            case Final(words=words, reason=reason):
+            case Final(words=words, reason=reason, voice=voice):
                 self._partial = ""
                 self._closed += words
+                self._voice = voice or self._voice
                 if reason is FinalReason.FINALIZE:
                     return self._answer_reset()
             case Closed(reason=reason):
@@ -208,7 +215,8 @@ class VoskAdapter:
 
     def _final(self, *, flushed: bool = False) -> SendFrame:
         words, self._closed = self._closed, []
-        payload = final_frame(words, with_words=self._words, alternatives=self._alternatives)
+        voice, self._voice = self._voice, None
+        payload = final_frame(words, with_words=self._words, alternatives=self._alternatives, voice=voice)
         return SendFrame(payload, FrameKind.FINAL, flushed)
 
     def _answer_reset(self) -> Actions:

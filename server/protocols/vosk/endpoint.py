@@ -11,14 +11,24 @@ from server.access.keys import Credentials
 from server.audio.formats import AudioForm, Encoding
 from server.errors import NotAllowed
 from server.protocols.adapter_connection import AdapterConnection
-from server.protocols.features import REDACT, ignored_header, in_plain_names, read_query, redaction, whole_number
+from server.protocols.features import (
+    REDACT,
+    boolean,
+    ignored_header,
+    in_plain_names,
+    read_query,
+    redaction,
+    whole_number,
+)
 from server.protocols.handshake import Admitted, live_endpoint, refuse_unknown
 from server.protocols.vosk.adapter import DEFAULT_RATE, RATES, VoskAdapter
-from server.recognition.request import Request
+from server.recognition.request import SPEAKERS, Request
+from server.recognition.segments.speaker_rules import SpeakerRules
 from server.recognition.session_options import SessionOptions, finals_of
 from server.replica import Replica
 
-QUERY = frozenset({"key", "sample_rate", "model", "language", "grammar", "finals", REDACT})
+NO_VECTORS = "spk: not supported by this server; leave it out, or start the server with --speakers"
+QUERY = frozenset({"key", "sample_rate", "model", "language", "grammar", "finals", "spk", REDACT})
 
 
 def app_without_keys(replica: Replica) -> FastAPI:
@@ -58,8 +68,10 @@ async def _admitted(replica: Replica, socket: WebSocket, request_id: str) -> Adm
         grammar=query.get("grammar", ""),
         finals=finals,
         redact=redaction(pairs),
+        speakers=SpeakerRules(vectors=True) if boolean("spk", query.get("spk", "false")) else None,
     )
-    request = await replica.accept(socket, model, Request(form=AudioForm(Encoding.LINEAR16, rate), options=options))
+    request = Request(form=AudioForm(Encoding.LINEAR16, rate), options=options)
+    request = await replica.accept(socket, model, request, lacking={} if model.speakers else {SPEAKERS: NO_VECTORS})
     session = model.session(request, replica.limits)
     stream = AdapterConnection(
         socket,

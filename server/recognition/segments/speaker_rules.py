@@ -11,7 +11,7 @@ from model.ctc.words import Word
 from server.recognition.events import Final, Partial
 
 SPEAKER_HZ, SPEAKER_WINDOW = 16_000, 1_280  # sample rate and step of the speaker model, in samples
-FIRST = "first"  # stands for the first voice, where the name of an enrolled one may be given
+FIRST = "first"  # the voice of the first words
 MOST = 8  # speakers of a channel
 
 
@@ -19,7 +19,7 @@ MOST = 8  # speakers of a channel
 class SpeakerRules:
     """How a session distinguishes speakers.
 
-    `listens`: words of other voices than the first, or than the enrolled `voice`, are marked, or with `alone` left out.
+    `listens`: words of other voices than the first, or than `voice`, a vector, are marked, or with `alone` left out.
     `at_end`: speakers are those of the whole recording, `minimum` to `maximum` of them.
     """
 
@@ -27,9 +27,9 @@ class SpeakerRules:
     maximum: int = MOST
     at_end: bool = False
     listens: bool = False
-    name: str = ""  # of the enrolled voice
     voice: tuple[float, ...] | None = None
     alone: bool = False
+    vectors: bool = False  # finals have the vector of their voice
 
 
 def others_in(words: Sequence[Word]) -> int:

@@ -21,7 +21,7 @@ from model.ctc.words import Speaker, Word
 from model.speakers.online import SAME_VOICE, OnlineSpeakers, similarity
 from model.speakers.slot_model import WINDOW_S
 from model.speakers.whole import speakers_of_recording
-from server.recognition.events import Final, Partial
+from server.recognition.events import Final, Partial, VoiceVector
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.speaker_rules import SPEAKER_HZ, SPEAKER_WINDOW, SpeakerRules
 
@@ -50,6 +50,8 @@ class Speakers:
         self._last = 0  # speaker of the last word of a final
         self._recent: deque[tuple[float, float, Vector]] = deque(maxlen=KEPT)
         self._all: list[tuple[float, float, Vector]] = []
+        self.voices: dict[int, Vector] = {}
+        """By speaker of a whole recording, the mean of its vectors, norm 1."""
 
     def take(self, end_sample: int, result: NDArray[np.float32]) -> None:
         """Take the result of the window that ends at `end_sample`: (257,), 1 and a vector, or 0."""
@@ -75,7 +77,7 @@ class Speakers:
                 self._all.append((since_s, until_s, vector))
                 continue
             self._online.take(vector, since_s, until_s)
-            if self._voice is not None:
+            if self._voice is not None or self._rules.vectors:
                 self._recent.append((since_s, until_s, vector))
 
     # Words
@@ -91,13 +93,22 @@ class Speakers:
         if isinstance(final, PendingFinal):
             now, decode = self.copy(), final.decode
             final.decode = lambda: now._with_speakers(decode())
-            final.first = replace(final.first, words=self._with_speakers(final.first.words))
-            words = final.first.words
+            words = self._with_speakers(final.first.words)
+            final.first = replace(final.first, words=words, voice=self._voice_of(final.first))
         else:
-            final = replace(final, words=self._with_speakers(final.words))
-            words = final.words
+            words = self._with_speakers(final.words)
+            final = replace(final, words=words, voice=self._voice_of(final))
         self._last = words[-1].speaker.number if words and words[-1].speaker is not None else self._last
         return final
+
+    def _voice_of(self, final: Final) -> VoiceVector | None:
+        """Return the mean of the vectors whose middle is inside a final, if the stream asks for it and there is one."""
+        end_s = final.start_s + final.duration_s
+        found = [one for one in self._recent if final.start_s <= (one[0] + one[1]) / 2 < end_s]
+        if not (self._rules.vectors and found):
+            return None
+        mean = _normed(np.stack([vector for _, _, vector in found]).mean(0))
+        return VoiceVector(tuple(mean.tolist()), found[-1][1] - found[0][0])
 
     def _with_speakers(self, words: Sequence[Word]) -> tuple[Word, ...]:
         if self._rules.at_end:
@@ -119,8 +130,6 @@ class Speakers:
 
     def whole(self, words: Sequence[Word]) -> list[Speaker]:
         """Return the speakers of all words of a recording, clustered as a whole; in the order of their first words."""
-        if not words:
-            return []
         if not self._all:
             return [Speaker(0, 0.0)] * len(words)
         vectors = np.stack([vector for _, _, vector in self._all])
@@ -134,6 +143,7 @@ class Speakers:
         for number in numbers:
             order.setdefault(number, len(order))
         others = self._others(means, order)
+        self.voices = {number: means[label] for label, number in order.items()} if words else means
         return [
             Speaker(order[number], _confidence(vectors[at], means, number), number in others)
             for number, at in zip(numbers, near, strict=True)

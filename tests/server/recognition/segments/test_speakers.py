@@ -139,8 +139,8 @@ def unit(voice: int) -> tuple[float, ...]:
     [
         (SpeakerRules(), [False] * 4),
         (SpeakerRules(listens=True), [False, False, True, True]),
-        (SpeakerRules(listens=True, name="ada", voice=unit(9)), [True, True, False, False]),
-        (SpeakerRules(listens=True, name="eve", voice=unit(50)), [True] * 4),
+        (SpeakerRules(listens=True, voice=unit(9)), [True, True, False, False]),
+        (SpeakerRules(listens=True, voice=unit(50)), [True] * 4),
     ],
 )
 @pytest.mark.parametrize("at_end", [False, True])
