@@ -164,7 +164,7 @@ class Settings(BaseSettings):
     """Seconds without an answer from the engine after which a stream is closed. A hung engine ends after twice as long;
     with front ends after a third, so that a spare one serves before streams are closed."""
     lenient_features: bool = False
-    """Ignore and name features that this server lacks, such as `diarize`, instead of refusing them; never `redact`."""
+    """Ignore and name features that this server lacks, as `dictation`, instead of refusing them; never `redact`."""
 
     # Uploads
 

@@ -140,7 +140,7 @@ def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool, here: Col
     lenience = "" if lenient else ", or start the server with --lenient-features to have it ignored"
     if first in here or (first == "model" and here):
         why = why.replace("on this path", "by this server")
-        lenience = f", or start the server with --speakers{lenience}"
+        lenience = f", or start the server with --speakers{lenience.replace('start the server ', '')}"
     if first.startswith(REDACT):
         raise BadParameter(f"{first}: {why}{also}; numbers are masked by redact={', redact='.join(Redaction)}")
     raise BadParameter(f"{first}: {why}{also}; leave it out{lenience}")

@@ -130,7 +130,8 @@ def parse_form(
     if stream and multichannel:
         raise BadParameter("multichannel: cannot be combined with stream; leave one of the two out")
     names, references = parts.every("known_speaker_names"), parts.every("known_speaker_references")
-    check_known(names, references)
+    if speakers:
+        check_known(names, references)
     diarizes = answer == AnswerFormat.DIARIZED_JSON or parts.one("model", "").casefold().endswith(DIARIZES)
     if diarizes and multichannel:
         raise BadParameter("multichannel: cannot be combined with speakers; leave one of the two out")

@@ -67,7 +67,7 @@ def test_calls_of_twilio_have_speakers(server: LiveServer) -> None:
         start = {"streamSid": "MZ1", "callSid": "CA1", "tracks": ["inbound"], "mediaFormat": media}
         socket.send(json.dumps({"event": "connected", "protocol": "Call", "version": "1.0.0"}))
         socket.send(json.dumps({"event": "start", "sequenceNumber": "1", "streamSid": "MZ1", "start": start}))
-        loud = (np.where(pcm > 0, 0x80, 0xFF)).astype(np.uint8).tobytes()
+        loud = (np.where(pcm > 500, 0x80, 0xFF)).astype(np.uint8).tobytes()
         for number, at in enumerate(range(0, len(loud), 160)):
             payload = base64.b64encode(loud[at : at + 160]).decode()
             media = {"track": "inbound", "chunk": str(number), "timestamp": str(number * 20), "payload": payload}
@@ -79,7 +79,8 @@ def test_calls_of_twilio_have_speakers(server: LiveServer) -> None:
                 frames.append(json.loads(socket.recv(timeout=20)))
         except ConnectionClosed:
             pass
-    alternatives = [frame["channel"]["alternatives"][0] for frame in frames if frame.get("type") == "Results"]
+    results = [frame["result"] for frame in frames if frame["event"] == "transcript"]
+    alternatives = [each["channel"]["alternatives"][0] for each in results if each["type"] == "Results"]
     words = [word for alternative in alternatives for word in alternative["words"]]
     assert words
     assert {word["speaker"] for word in words} == {0}
