@@ -317,14 +317,14 @@ class Session:
     def _listen(self, events: list[Event]) -> list[Event]:
         """Count the words of other voices, and leave them out if the stream is of one voice alone."""
         assert self.options.speakers is not None
-        heard: list[Event] = []
+        kept: list[Event] = []
         for event in events:
             if isinstance(event, Final | Partial) and (others := others_in(event.words)):
                 self.other_words += others if isinstance(event, Final) else 0
-                heard.append(without_others(event) if self.options.speakers.alone else event)
+                kept.append(without_others(event) if self.options.speakers.alone else event)
             else:
-                heard.append(event)
-        return heard
+                kept.append(event)
+        return kept
 
     def _with_end(self, reason: CloseReason, events: list[Event]) -> list[Event]:
         if all(channel.closed for channel in self.channels) and self._order.finishes():

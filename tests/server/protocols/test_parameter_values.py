@@ -69,7 +69,7 @@ def test_an_invalid_value_of_a_parameter_is_refused_by_its_name(name: str, pairs
     form = [pair for pair in (("encoding", "linear16"), ("sample_rate", "16000")) if pair[0] != name]
     for lenient in (False, True):
         with pytest.raises(BadParameter) as refused:
-            query(urlencode(form + pairs), lenient_features=lenient)
+            query(urlencode(form + pairs), lenient_features=lenient, speakers=True)
         shown = "callback" if name.startswith("callback") and pairs[0][1].strip() else name
         assert str(refused.value).startswith(f"{shown}: ")
         assert len(str(refused.value)) < 400
@@ -78,7 +78,7 @@ def test_an_invalid_value_of_a_parameter_is_refused_by_its_name(name: str, pairs
 def test_every_parameter_of_the_table_has_a_kind_and_accepted_ones_are_documented() -> None:
     kinds = {kind: [name for name, p in TABLE.items() if p.kind is kind] for kind in Kind}
     assert all(kinds.values())
-    assert "diarize" in kinds[Kind.UNSUPPORTED]
+    assert "dictation" in kinds[Kind.UNSUPPORTED]
     assert "eot_threshold" in kinds[Kind.OTHER_VERSION]
 
 

@@ -26,7 +26,7 @@ class Voices:
     digest = "voices"
     step_samples = 1_280
     input_spec = (step_samples,), np.int16
-    state_spec: Mapping[str, Row] = {"heard": ((WINDOW,), np.int64), "steps": ((1,), np.int64)}
+    state_spec: Mapping[str, Row] = {"last": ((WINDOW,), np.int64), "steps": ((1,), np.int64)}
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
         """The model over `capacity` streams."""
@@ -37,10 +37,10 @@ class Voices:
         """Number the voice of this step from 1, 0 for none, and answer."""
         rests = np.rint((inputs.astype(np.int64) % LEVEL) / OFFSET).astype(np.int64)  # (B, S)
         now = [int(np.bincount(row[row > 0], minlength=2).argmax()) if row.any() else 0 for row in rests]
-        heard = np.concatenate([state["heard"][:, 1:], np.array(now, np.int64)[:, None]], axis=1)
+        last = np.concatenate([state["last"][:, 1:], np.array(now, np.int64)[:, None]], axis=1)
         steps = state["steps"] + 1
         out = np.zeros((len(inputs), 1 + SIZE), np.float32)
-        for row, voices in enumerate(heard):
+        for row, voices in enumerate(last):
             if steps[row, 0] % HOP == 0 and voices.any():
                 out[row, 0] = out[row, int(np.bincount(voices[voices > 0]).argmax())] = 1.0
-        return out, {"heard": heard, "steps": steps}
+        return out, {"last": last, "steps": steps}

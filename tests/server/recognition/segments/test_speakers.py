@@ -28,7 +28,7 @@ def result(voice: int | None) -> np.ndarray:
     return row
 
 
-def heard(rules: SpeakerRules, voices: Sequence[int | None]) -> Speakers:
+def followed(rules: SpeakerRules, voices: Sequence[int | None]) -> Speakers:
     """Return the speakers after one vector of each voice every 0.4 s, from 1.6 s on."""
     speakers = Speakers(rules)
     hear(speakers, voices)
@@ -55,7 +55,7 @@ WORDS = (word("yes", 0.5, 0.9), word("no", 1.5, 1.9), word("well", 4.2, 4.6), wo
 
 
 def test_words_get_the_speaker_at_their_middle() -> None:
-    named = heard(SpeakerRules(), TWO).in_final(final(*WORDS))
+    named = followed(SpeakerRules(), TWO).in_final(final(*WORDS))
     assert isinstance(named, Final)
     assert numbers(named.words) == [0, 0, 1, 1]
     assert all(one.speaker is not None and one.speaker.confidence > 0.9 for one in named.words)
@@ -69,8 +69,8 @@ def test_words_before_the_first_vector_are_of_the_last_speaker() -> None:
 
 
 def test_only_vectors_up_to_the_step_count() -> None:
-    speakers = heard(SpeakerRules(), TWO)
-    ahead = heard(SpeakerRules(), TWO)
+    speakers = followed(SpeakerRules(), TWO)
+    ahead = followed(SpeakerRules(), TWO)
     for number in range(12, 30):
         ahead.take(round((1.6 + 0.4 * number) * HZ), result(77))
     assert ahead.in_final(final(*WORDS)) == speakers.in_final(final(*WORDS))
@@ -79,7 +79,7 @@ def test_only_vectors_up_to_the_step_count() -> None:
 
 
 def test_words_of_a_second_pass_get_the_speakers_of_the_step_that_closed_the_segment() -> None:
-    speakers = heard(SpeakerRules(), TWO)
+    speakers = followed(SpeakerRules(), TWO)
     pending = PendingFinal(final(*WORDS), lambda: WORDS[:3])
     assert speakers.in_final(pending) is pending
     hear(speakers, [200] * 40, first=12)  # what comes later is not of this segment
@@ -87,7 +87,7 @@ def test_words_of_a_second_pass_get_the_speakers_of_the_step_that_closed_the_seg
 
 
 def test_a_copy_and_a_restored_one_continue_alike_and_alone() -> None:
-    speakers = heard(SpeakerRules(), TWO)
+    speakers = followed(SpeakerRules(), TWO)
     speakers.in_final(final(*WORDS))
     twin, restored = speakers.copy(), Speakers(SpeakerRules())
     restored.restore(speakers.saved())
@@ -120,12 +120,12 @@ def test_a_change_is_moved_to_the_longest_pause_near_it(
 
 
 def test_a_recording_is_clustered_as_a_whole() -> None:
-    speakers = heard(SpeakerRules(at_end=True), TWO)
+    speakers = followed(SpeakerRules(at_end=True), TWO)
     assert speakers.in_final(final(*WORDS)) == final(*WORDS), "labelled at the end"
     found = speakers.whole(WORDS)
     assert [one.number for one in found] == [0, 0, 1, 1]
     assert all(one.confidence > 0.9 for one in found)
-    assert [one.number for one in heard(SpeakerRules(maximum=1, at_end=True), TWO).whole(WORDS)] == [0] * 4
+    assert [one.number for one in followed(SpeakerRules(maximum=1, at_end=True), TWO).whole(WORDS)] == [0] * 4
     assert Speakers(SpeakerRules(at_end=True)).whole(WORDS[:1]) == [Speaker(0, 0.0)]
     assert Speakers(SpeakerRules(at_end=True)).whole([]) == []
 
@@ -145,7 +145,7 @@ def unit(voice: int) -> tuple[float, ...]:
 )
 @pytest.mark.parametrize("at_end", [False, True])
 def test_words_of_other_voices_are_marked(rules: SpeakerRules, others: list[bool], at_end: bool) -> None:
-    speakers = heard(replace(rules, at_end=at_end), TWO)
+    speakers = followed(replace(rules, at_end=at_end), TWO)
     if at_end:
         found = speakers.whole(WORDS)
     else:
@@ -156,7 +156,7 @@ def test_words_of_other_voices_are_marked(rules: SpeakerRules, others: list[bool
 
 
 def test_words_of_other_voices_are_left_out_of_results() -> None:
-    named = heard(SpeakerRules(listens=True), TWO).in_final(final(*WORDS))
+    named = followed(SpeakerRules(listens=True), TWO).in_final(final(*WORDS))
     assert isinstance(named, Final)
     assert others_in(named.words) == 2
     assert without_others(named).words == named.words[:2]
