@@ -44,6 +44,8 @@ from model.published.timing import PublishedDescription
 from model.published.transducer.frame_joiner import FrameJoiner, Rows
 from model.punctuation.step import tag_words
 from model.punctuation.tagger import shipped_tagger
+from model.speakers import step as speakers
+from model.speakers.slot_model import load_speaker_model
 from model.vad import step as vad
 from model.vad.silero import SileroVad
 
@@ -91,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _timed("reading of n-grams", _read_ngrams, parse_rows)
     _timed("beam search", search, kernel.advance_streams)
     _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).run([0]), vad.step)
+    _timed("vectors of voices", lambda: load_speaker_model(1).run([0]), speakers.step)
     if asked.published:
         _timed("features of published models", warm_up_published, add_samples)
         for function in PUBLISHED:

@@ -94,6 +94,7 @@ SOURCES = (
     "published/timing",
     "published/transducer/frame_joiner",
     "punctuation/step",
+    "speakers/step",
     "vad/step",
 )
 """Source files of the machine code, relative to `model/`, without .py; hashed for the cache key."""

@@ -1,31 +1,45 @@
-"""Speakers of one stream as it goes on: centroids of vectors, with a fixed cost a second and bounded memory.
+"""Speakers of one live stream, with a fixed cost a second and bounded memory.
 
-Depends on the vectors and their times alone, in fixed-order arithmetic, so labels are the same alone, in any batch and
-after `restore`. Labels that were given are never rewritten: what is learned later works only in what follows. One
-voice at a time: overlapping voices are not separated.
+Vectors join small groups, at most `GROUPS`, and the groups are divided into speakers by the rule for recordings
+(`model.speakers.ward`) each third vector. A speaker's number stays with most of its vectors. The speaker of a vector is
+that of the best path: similarities add up, and each change costs `CHANGE`. Depends on the vectors and their times
+alone, in sums of integers, so labels are the same alone, in any batch and after `restore`. Labels that were given are
+not rewritten: what is learned later, and two speakers that turn out to be one, work in what follows. One voice at a
+time: overlapping voices are not separated.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-SIZE = 256
-SAME_VOICE = 0.65
-"""Least similarity of a vector to that of an enrolled voice, or to a speaker's mean, to be the same voice."""
+from model.speakers.vectors import ONE, SIZE, Integers, Vector, cosine, rounded, similarity
+from model.speakers.ward import NEAR, costs_of, divided
+
+__all__ = ["SAME_VOICE", "OnlineSpeakers", "best_path", "similarity"]
+
+SAME_VOICE = 0.4
+"""Least similarity of a vector to that of an enrolled voice to be the same voice."""
+JOINS = 0.1
+"""Distance, as in `costs_of`, of a vector that joins a group."""
+LEAST = 4
+"""Vectors of a speaker."""
+GROUPS = 24
+MOST_COUNTED = 60_000
+"""Vectors of a group, whose sum fits 32 bits; older ones count less from then on."""
+CHANGE = 0.15
+"""Similarity that a change of speaker costs."""
 KEPT = 64
-"""Vectors whose labels are remembered: 25 s, so that words are asked for in that time."""
-_SCALE = 16_384  # vectors are rounded to multiples of 1 / _SCALE: sums of their products are exact
-
-Vector = NDArray[np.float32]
-
-
-def similarity(a: Vector, b: Vector) -> float:
-    """Return the cosine of two vectors of norm 1, rounded to 16 bits each: exact, so equal on every processor."""
-    return int(_rounded(a) @ _rounded(b)) / _SCALE**2
+"""Vectors whose speakers are remembered: words are asked for within 25 s."""
+COMPARED = 12
+"""Last vectors that are compared with a speaker that is found only now."""
+PERIOD = 3
+"""Vectors from one division of the groups to the next."""
+_HEAD, _SPAN = struct.Struct("<IIIIIq"), struct.Struct("<dd")
 
 
 class OnlineSpeakers:
@@ -33,46 +47,74 @@ class OnlineSpeakers:
 
     def __init__(self, most: int = 8) -> None:
         self.most = most
-        self._sums = np.zeros((0, SIZE), np.int64)
-        self._recent: deque[tuple[float, float, int, float]] = deque(maxlen=KEPT)  # start, end, speaker, confidence
+        self._taken = 0
+        self._sums = np.zeros((0, SIZE), np.int64)  # of the groups, like the next three
+        self._counts = np.zeros(0, np.int64)
+        self._numbers = np.zeros(0, np.int64)  # speaker; -1 for a group that is too small for one
+        self._products = np.zeros((0, 0), np.int64)  # of the sums
+        self._voices = np.zeros((0, SIZE), np.int64)  # sum of each speaker's vectors; zeros where it became another
+        self._last = np.zeros((0, SIZE), np.int64)
+        self._spans: list[tuple[float, float]] = []  # of the last vectors
+        self._scores = np.zeros((0, most), np.int64)  # of the same: similarities to the speakers
+        self._path: Sequence[int] = ()  # of the same: speakers; empty until they are asked for
 
     def take(self, vector: Vector, start_s: float, end_s: float) -> None:
         """Learn a vector, of norm 1, of the voice between two times of the stream; times ascend."""
-        rounded = _rounded(vector)
-        scores = [_cosine(rounded, each) for each in self._sums]
-        best = max(range(len(scores)), key=scores.__getitem__, default=-1)
-        if best < 0 or (scores[best] < SAME_VOICE and len(scores) < self.most):
-            self._sums = np.concatenate([self._sums, rounded[None]])
-            best, score = len(self._sums) - 1, 1.0
-        else:
-            self._sums[best] += rounded
-            score = scores[best]
-        self._recent.append((start_s, end_s, best, score))
+        x = rounded(vector)
+        self._last = np.concatenate([self._last, x[None]])[-COMPARED:]
+        self._spans = [*self._spans, (start_s, end_s)][-KEPT:]
+        self._scores = np.concatenate([self._scores, self._similarities(x)[None]])[-KEPT:]
+        self._join(x)
+        if self._taken % PERIOD == 0:
+            self._divide()
+        self._taken += 1
+        self._path = ()
 
     def speaker_at(self, start_s: float, end_s: float) -> tuple[int | None, float]:
         """Return the speaker of a word between two times, and a confidence of 0 to 1; None before the first vector."""
-        middle = (start_s + end_s) / 2
-        if not self._recent:
+        if not self._spans:
             return None, 0.0
-        _, _, speaker, confidence = min(self._recent, key=lambda each: abs((each[0] + each[1]) / 2 - middle))
-        return speaker, max(0.0, min(1.0, confidence))
+        middle = (start_s + end_s) / 2
+        near = min(range(len(self._spans)), key=lambda place: abs(sum(self._spans[place]) / 2 - middle))
+        scores = self._scores[:, : len(self._voices)]
+        self._path = self._path or best_path(scores)
+        speaker = self._path[near]
+        others = np.delete(scores[near], speaker)
+        lead = int(scores[near, speaker]) - (int(others.max()) if len(others) else 0)
+        return speaker, min(1.0, max(0.0, 0.5 + lead / ONE))
 
     def state(self) -> bytes:
         """Return everything that `restore` needs."""
-        head = struct.pack("<III", self.most, len(self._sums), len(self._recent))
-        recent = b"".join(struct.pack("<ddid", *each) for each in self._recent)
-        return head + self._sums.astype("<i8").tobytes() + recent
+        sizes = (len(self._sums), len(self._voices), len(self._last), len(self._spans))
+        head = _HEAD.pack(self.most, *sizes, self._taken)
+        wide = (self._sums, self._counts, self._numbers)
+        spans = b"".join(_SPAN.pack(*each) for each in self._spans)
+        narrow = b"".join(each.astype("<i2").tobytes() for each in (self._last, self._scores))
+        return head + b"".join(each.astype("<i4").tobytes() for each in wide) + spans + narrow
 
     def restore(self, state: bytes) -> None:
         """Continue from a `state`. Raises: ValueError for other bytes."""
         try:
-            self.most, speakers, recent = struct.unpack_from("<III", state)
-            sums, rest = 12 + speakers * SIZE * 8, struct.calcsize("<ddid")
-            self._sums = np.frombuffer(state[12:sums], "<i8").reshape(speakers, SIZE).astype(np.int64)
-            found = [struct.unpack_from("<ddid", state, sums + rest * place) for place in range(recent)]
+            most, groups, speakers, last, recent, taken = _HEAD.unpack_from(state)
+            at = _HEAD.size
+
+            def read(kind: str, *shape: int) -> Integers:
+                nonlocal at
+                count = int(np.prod(shape))
+                found: Any = np.frombuffer(state, kind, count, at).reshape(shape).astype(np.int64)
+                at += count * np.dtype(kind).itemsize
+                return np.asarray(found, np.int64)
+
+            sums, counts, numbers = read("<i4", groups, SIZE), read("<i4", groups), read("<i4", groups)
+            spans = [_SPAN.unpack_from(state, at + _SPAN.size * place) for place in range(recent)]
+            at += _SPAN.size * recent
+            latest, scores = read("<i2", last, SIZE), read("<i2", recent, most)
         except (struct.error, ValueError) as error:
-            raise ValueError(f"not the state of speakers: {error}") from error
-        self._recent = deque(found, maxlen=KEPT)
+            raise ValueError(f"not the state of a stream's speakers: {error}") from error
+        self.most, self._taken = most, taken
+        self._sums, self._counts, self._numbers, self._products = sums, counts, numbers, sums @ sums.T
+        self._voices = _summed(sums, numbers, speakers)
+        self._spans, self._last, self._scores, self._path = spans, latest, scores, ()
 
     def copy(self) -> OnlineSpeakers:
         """Return an independent copy, for a fork of the stream."""
@@ -80,12 +122,91 @@ class OnlineSpeakers:
         other.restore(self.state())
         return other
 
+    def _similarities(self, x: Integers) -> Integers:
+        """Return the similarity of a vector to each speaker, (most,); those that are not there are far."""
+        scores = np.full(self.most, -ONE, np.int64)
+        for speaker, total in enumerate(self._voices):
+            if total.any():
+                scores[speaker] = cosine(x, total)
+        return scores
 
-def _rounded(vector: Vector) -> NDArray[np.int64]:
-    return np.rint(vector.astype(np.float64) * _SCALE).astype(np.int64)
+    def _join(self, x: Integers) -> None:
+        """Add a vector to the group that it spreads least, or begin a group, and join two if there are too many."""
+        if len(self._sums):
+            products = self._sums @ x
+            costs = costs_of(products, self._products.diagonal(), self._counts, int(x @ x), 1, near=NEAR)
+            place = int(costs.argmin())
+            if costs[place] < JOINS:
+                self._sums[place] += x
+                self._counts[place] += 1
+                self._products[place] += products
+                self._products[:, place] = self._products[place]
+                self._products[place, place] = self._sums[place] @ self._sums[place]
+                if self._counts[place] > MOST_COUNTED:
+                    self._sums[place] //= 2
+                    self._counts[place] //= 2
+                    self._products = self._sums @ self._sums.T
+                return
+        self._sums = np.concatenate([self._sums, x[None]])
+        self._counts, self._numbers = np.append(self._counts, 1), np.append(self._numbers, -1)
+        self._products = self._sums @ self._sums.T
+        if len(self._sums) > GROUPS:
+            group = divided(self._products, self._counts, GROUPS, GROUPS)
+            firsts = [int(np.flatnonzero(group == each)[0]) for each in range(GROUPS)]
+            for place, cluster in enumerate(group):
+                if place != (kept := firsts[cluster]):
+                    self._sums[kept] += self._sums[place]
+                    self._counts[kept] += self._counts[place]
+            self._sums, self._counts, self._numbers = self._sums[firsts], self._counts[firsts], self._numbers[firsts]
+            self._products = self._sums @ self._sums.T
+
+    def _divide(self) -> None:
+        """Divide the groups into speakers, and give each the number that most of its vectors had."""
+        cluster = divided(self._products, self._counts, 1, len(self._counts))
+        sizes = np.bincount(cluster, self._counts)
+        order = [each for each in np.argsort(-sizes, kind="stable") if sizes[each] >= LEAST or each == sizes.argmax()]
+        taken: set[int] = set()
+        numbers = np.full(len(cluster), -1, np.int64)
+        for each in order:
+            members = np.flatnonzero(cluster == each)
+            votes = np.zeros(self.most, np.int64)
+            for place in members:
+                if self._numbers[place] >= 0 and int(self._numbers[place]) not in taken:
+                    votes[self._numbers[place]] += self._counts[place]
+            number = int(votes.argmax()) if votes.any() else len(self._voices)
+            if number == self.most:
+                continue
+            if number == len(self._voices):
+                self._voices = np.concatenate([self._voices, np.zeros((1, SIZE), np.int64)])
+            taken.add(number)
+            numbers[members] = number
+        self._numbers = numbers
+        self._voices = _summed(self._sums, numbers, len(self._voices))
+        for back, x in enumerate(self._last[::-1], 1):
+            self._scores[-back] = self._similarities(x)
 
 
-def _cosine(vector: NDArray[np.int64], total: NDArray[np.int64]) -> float:
-    """Return the cosine of a rounded vector of norm 1 and a sum of such vectors; square roots are exact by IEEE 754."""
-    length = int(total @ total)
-    return int(vector @ total) / (_SCALE * float(np.sqrt(float(length)))) if length else 0.0
+def _summed(sums: Integers, numbers: Integers, speakers: int) -> Integers:
+    """Return the sum of the vectors of each speaker, (speakers, SIZE); zeros where there are none any more."""
+    voices = np.zeros((speakers, SIZE), np.int64)
+    np.add.at(voices, numbers[numbers >= 0], sums[numbers >= 0])
+    return voices
+
+
+def best_path(scores: NDArray[np.int64]) -> Sequence[int]:
+    """Return the speaker of each vector (N,) with the highest sum of scores (N, K) less the cost of changes.
+
+    Source: Viterbi 1967.
+    """
+    cost = round(CHANGE * ONE)
+    total, came = scores[0].copy(), np.zeros(scores.shape, np.int64)
+    every = np.arange(scores.shape[1])
+    for place in range(1, len(scores)):
+        best = int(total.argmax())
+        stays = total >= total[best] - cost
+        came[place] = np.where(stays, every, best)
+        total = np.where(stays, total, total[best] - cost) + scores[place]
+    path = [int(total.argmax())]
+    for place in range(len(scores) - 1, 0, -1):
+        path.append(int(came[place, path[-1]]))
+    return path[::-1]

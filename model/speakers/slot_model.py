@@ -1,47 +1,101 @@
 """Vectors of voices, with slots for many streams; implements `batching.SlotModel` by structure.
 
-Every stream passes all its steps, silent ones too: time is counted in steps. A silent step costs only its level, and
-windows with too little voice give no vector. Clustering is in `online` and `whole`; this module knows nothing of it.
+A stream passes all its steps, silent ones too, because time is counted in steps: a silent step costs a hundredth of one
+with voice, and windows with too little voice have no vector. What is silent: `model/speakers/step.py`. Clustering is in
+`online` and `whole`; this module knows nothing of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load
 
+from model.checkpoint import digest_of, take_product
 from model.config import SHIPPED_WEIGHTS
+from model.errors import CheckpointError
+from model.int8.features import FeatureTables
+from model.int8.memory import KeptArrays, aligned, offsets_of
+from model.int8.product_table import PRODUCT_COLUMNS, limits_of, product_row
+from model.int8.quantized import QuantizedProduct
+from model.int8.vectors import LANES, ROW
+from model.mel import mel_filters
+from model.published.compiled.slots import CompiledStates
+from model.speakers import step as compiled
+from model.speakers.step import BINS, BLOCK, CHANNELS, FRAMES, KEPT, MELS, OVERLAP, POOLED, SIZE, TAPS, WIDTHS
 
 SHIPPED = SHIPPED_WEIGHTS / "tutti-speakers.safetensors"
 SAMPLE_RATE = 16_000
-STEP_SAMPLES = 1_280
+STEP_SAMPLES = compiled.SAMPLES
 """Samples of a step, 80 ms."""
-WINDOW_S = 1.6
-"""Length of the audio whose voice a vector describes; it ends with the step that returned the vector."""
-HOP_S = 0.4
+WINDOW_S = compiled.BLOCKS * compiled.HOP * STEP_SAMPLES / SAMPLE_RATE
+"""Length of the audio that a vector describes; it ends with the step that returned the vector."""
+HOP_S = compiled.HOP * STEP_SAMPLES / SAMPLE_RATE
 """Least time between two vectors of a stream."""
-SIZE = 256
-"""Numbers of a vector."""
-LEAST_VOICE_S = 0.64
-"""Least voice in a window with a vector."""
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class SpeakerWeights:
-    """Weights of the network, and the SHA-256 of their file."""
+class Features:
+    """Log-mel frames of the network; implements `model.mel.FeatureConfig`."""
 
+    sample_rate: int = SAMPLE_RATE
+    window_samples: int = 400
+    hop_samples: int = 160
+    fft_size: int = 512
+    mel_bins: int = BINS
+    mel_low_hz: float = 60.0
+    mel_high_hz: float = 7_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerWeights:
+    """Weights of the network.
+
+    `products`: the layers of frames. `mean`, `scale` (BINS,): of the log-mel frames. `output_scale`: of the bytes of
+    the last layer. `head` (SIZE, 2 * POOLED), `bias` (SIZE,): from mean and deviation of these bytes to a vector.
+    `digest`: SHA-256 of the file.
+    """
+
+    products: tuple[QuantizedProduct, ...]
+    mean: Floats
+    scale: Floats
+    output_scale: float
+    head: Floats
+    bias: Floats
     digest: str
 
     @classmethod
     def load(cls, path: Path = SHIPPED) -> SpeakerWeights:
         """Read the weights. Raises: CheckpointError."""
-        del path
-        return cls("")
+        widths = (*WIDTHS[1:], CHANNELS, POOLED)
+        depths = (TAPS * BINS, *(3 * width for width in WIDTHS[1:]), CHANNELS)
+        try:
+            blob = path.read_bytes()
+            tensors = load(blob)
+            products = tuple(
+                take_product(tensors, f"frames.{layer}", shape)
+                for layer, shape in enumerate(zip(widths, depths, strict=True))
+            )
+            head = tensors["head.weight"].astype(np.float32) * tensors["head.weight_scale"][:, None]
+            return cls(
+                products=products,
+                mean=_shaped(tensors["features.mean"], BINS),
+                scale=_shaped(tensors["features.scale"], BINS),
+                output_scale=float(tensors["output_scale"]),
+                head=_shaped(head, SIZE, 2 * POOLED),
+                bias=_shaped(tensors["head.bias"], SIZE),
+                digest=digest_of(blob),
+            )
+        except Exception as error:  # safetensors raises an untyped error of its own
+            raise CheckpointError(f"speakers: cannot read {path}: {error}; reinstall tutti") from error
 
 
 class SpeakerModel:
@@ -52,11 +106,16 @@ class SpeakerModel:
 
     def __init__(self, weights: SpeakerWeights, capacity: int, threads: int = 1, largest: int | None = None) -> None:
         """Allocate the slots. A batch has at most `largest` rows (default: `capacity`), divided among `threads`."""
-        del weights, threads
         self.capacity = capacity
         self.inputs: NDArray[np.int16] = np.zeros((min(largest or capacity, capacity), STEP_SAMPLES), np.int16)
-        self.state_bytes = _STATE.itemsize
-        self._states = np.zeros(capacity, _STATE)
+        self._fields, self.state_bytes = compiled.fields()
+        self._states = CompiledStates(np.zeros(self.state_bytes, np.uint8), capacity=capacity)
+        self.reset, self.export, self.restore = self._states.reset, self._states.export, self._states.restore
+        self._arrays = KeptArrays()  # exist as long as this object
+        self._constants = self._packed(weights)
+        self._works = [_work() for _ in range(max(1, threads))]
+        self._pool = ThreadPoolExecutor(threads - 1, "speakers") if threads > 1 else None
+        self._slots = np.zeros(len(self.inputs), np.int64)
 
     def run(self, slots: Sequence[int]) -> Floats:
         """Advance the streams in B different slots by one step, on the first B rows of `inputs`.
@@ -64,35 +123,62 @@ class SpeakerModel:
         Returns: (B, 1 + SIZE). Column 0 is 1.0 where the row has a new vector, of the voice in the last `WINDOW_S`
         seconds, else 0.0; the others are the vector, of norm 1, or zeros.
         """
-        out = np.zeros((len(slots), 1 + SIZE), np.float32)
-        for row, slot in enumerate(slots):
-            state, samples = self._states[slot], self.inputs[row].astype(np.float32) / 32_768
-            power = np.abs(np.fft.rfft(samples.reshape(5, SIZE), axis=1)[:, :128]) ** 2  # (5, 128)
-            state["power"] = np.roll(state["power"], -1, axis=0)
-            state["power"][-1] = np.log(power.mean(axis=0) + 1e-6)
-            state["voice"] = np.roll(state["voice"], -1)
-            state["voice"][-1] = np.mean(samples * samples) > 1e-5
-            state["steps"] += 1
-            if state["steps"] % 5 == 0 and state["voice"].sum() >= LEAST_VOICE_S * SAMPLE_RATE / STEP_SAMPLES:
-                mean = state["power"][state["voice"] > 0].mean(axis=0)
-                vector = np.concatenate([mean - mean.mean(), np.zeros(SIZE - len(mean))])
-                out[row, 0], out[row, 1:] = 1.0, vector / np.linalg.norm(vector)
+        count = len(slots)
+        self._slots[:count] = slots
+        out = np.zeros((count, 1 + SIZE), np.float32)
+        parts = min(len(self._works), -(-count // BLOCK))
+        borders = [count * part // parts for part in range(parts + 1)] if parts else [0, 0]
+        others = [
+            self._pool.submit(self._run_rows, part, out, borders[part], borders[part + 1])
+            for part in range(1, parts)
+            if self._pool
+        ]
+        self._run_rows(0, out, 0, borders[1])
+        for other in others:
+            other.result()
         return out
-
-    def reset(self, slot: int) -> None:
-        """Set the slot's state to that of a new stream."""
-        self._states[slot] = np.zeros((), _STATE)
-
-    def export(self, slot: int) -> bytes:
-        """Return a copy of the slot's state, `state_bytes` bytes."""
-        return bytes(self._states[slot].tobytes())
-
-    def restore(self, slot: int, state: bytes) -> None:
-        """Overwrite the slot's state."""
-        self._states[slot] = np.frombuffer(state, _STATE)[0]
 
     def close(self) -> None:
         """End the threads."""
+        if self._pool:
+            self._pool.shutdown()
+
+    def _run_rows(self, part: int, out: Floats, begin: int, end: int) -> None:
+        network = (self._constants, self._fields, self._works[part][1])
+        slab, stride = self._states.slab.ctypes.data, self._states.stride
+        for first in range(begin, end, BLOCK):
+            memory = (
+                self.inputs.ctypes.data + first * self.inputs.strides[0],
+                self._slots.ctypes.data + first * 8,
+                slab,
+                stride,
+                out.ctypes.data + first * out.strides[0],
+            )
+            compiled.step(network, memory, min(BLOCK, end - first))
+
+    def _packed(self, weights: SpeakerWeights) -> compiled.Constants:
+        keep, config = self._arrays.keep, Features()
+        rows = [product_row(each, keep) for each in weights.products]
+        table = np.array([[*row, *[0] * (PRODUCT_COLUMNS - len(row))] for row in rows], np.int64)
+        streams, frames = np.divmod(np.arange(BLOCK * FRAMES, dtype=np.int64), FRAMES)
+        scale = np.float32(weights.output_scale)
+        return compiled.Constants(
+            products=keep(table),
+            features=FeatureTables.of(config, mel_filters(config)).plan(config, keep, weights.mean, weights.scale),
+            limits=keep(limits_of(weights.output_scale, 0)),
+            floor=keep(np.array([LEAST_VARIANCE], np.float32) / (scale * scale)),
+            head=keep((weights.head * scale).T),
+            bias=keep(weights.bias),
+            offsets=(
+                keep(streams * (KEPT[0] + MELS) * BINS + frames * compiled.STRIDE * BINS),
+                keep(np.arange(BLOCK * FRAMES, dtype=np.int64) * 3 * CHANNELS),
+                keep(np.arange(BLOCK * FRAMES, dtype=np.int64) * CHANNELS),
+            ),
+        )
+
+
+LEAST_VARIANCE = 1e-4
+"""Of a channel of the last layer, as in training."""
 
 
 def load_speaker_model(capacity: int, threads: int = 1, largest: int | None = None) -> SpeakerModel:
@@ -100,4 +186,36 @@ def load_speaker_model(capacity: int, threads: int = 1, largest: int | None = No
     return SpeakerModel(SpeakerWeights.load(), capacity, threads, largest)
 
 
-_STATE = np.dtype([("power", np.float32, (20, 128)), ("voice", np.uint8, 20), ("steps", np.int64)])
+def _shaped(tensor: NDArray[Any], *shape: int) -> Floats:
+    """Return a tensor in float32. Raises: ValueError for another shape."""
+    if tensor.shape != shape:
+        raise ValueError(f"a tensor has the shape {tensor.shape}, not {shape}")
+    return tensor.astype(np.float32)
+
+
+def _work() -> tuple[NDArray[np.uint8], compiled.Work]:
+    """Return zeroed work space, and the addresses of its parts."""
+    rows, config = BLOCK * FRAMES, Features()
+    sizes = {
+        "slots": BLOCK * 8,
+        "pcm": BLOCK * (OVERLAP + STEP_SAMPLES) * 2 + 2 * config.fft_size,
+        "frames": LANES * 8,
+        "transform": config.fft_size * ROW,  # is before the power, where the compiled code expects it
+        "power": (config.fft_size // 2 + 1) * ROW,
+        "band": LANES,
+        "rows": rows * 3 * CHANNELS,
+        "last": rows * CHANNELS,
+        "pooled": rows * POOLED,
+        "sums": rows * POOLED * 4,
+        "statistics": 2 * POOLED * 4,
+        "vector": SIZE * 4,
+    }
+    for layer, (kept, width) in enumerate(zip(KEPT, WIDTHS, strict=True)):
+        sizes[f"inputs{layer}"] = BLOCK * (kept + compiled.NEW[layer]) * width
+    offsets, total = offsets_of(sizes)
+    memory = aligned(total)
+    start = int(memory.ctypes.data)
+    del offsets["transform"]
+    places = {name: start + offset for name, offset in offsets.items()}
+    first, second, third, fourth = (places.pop(f"inputs{layer}") for layer in range(4))
+    return memory, compiled.Work(inputs=(first, second, third, fourth), **places)

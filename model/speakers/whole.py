@@ -1,15 +1,22 @@
-"""Speakers of a whole recording: average linkage over all its vectors, bounded for hours of audio."""
+"""Speakers of a whole recording by all its vectors, bounded for hours of audio; the same on every processor."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-Labels = NDArray[np.int64]
-MERGE = 0.65
-"""Least similarity of two groups that are one speaker."""
+from model.speakers.online import best_path
+from model.speakers.vectors import ONE, Integers, rounded, unit
+from model.speakers.ward import Labels, divided
+
+LEAST = 5
+"""Vectors of a speaker: smaller groups are not speakers, unless there are no others."""
+REFINED = 3
+"""Times that vectors are assigned to the speakers' means and the means computed again."""
 BLOCK = 1_500
-"""Vectors that are grouped at a time, ten minutes of voice; groups of all blocks are grouped then."""
+"""Vectors that are grouped at a time, ten minutes of voice; the groups of all blocks are grouped then."""
+GROUPS = 48
+"""Most groups of a block."""
 
 
 def speakers_of_recording(
@@ -17,37 +24,49 @@ def speakers_of_recording(
 ) -> Labels:
     """Return the speaker of each vector (N, 256) with its span (N, 2) of seconds, as (N,) numbers from 0.
 
-    Numbers are in order of first appearance; at least `minimum` speakers if there are as many vectors, at most
-    `maximum`.
+    Numbers are in order of first appearance. There are at least `minimum` speakers, if the vectors allow it, and at
+    most `maximum`. The time is that of N * BLOCK similarities.
     """
     del spans_s
-    sums = np.rint(vectors.astype(np.float64) * 16_384).astype(np.int64)
-    labels = np.arange(len(sums))
-    for first in range(0, len(sums), BLOCK) if len(sums) > BLOCK else ():
-        part = slice(first, first + BLOCK)
-        labels[part] = first + _grouped(sums[part], minimum, BLOCK // 20)
-    labels = _in_order(labels)
-    groups = np.zeros((int(labels.max(initial=-1)) + 1, sums.shape[1]), np.int64)
-    np.add.at(groups, labels, sums)
-    return _in_order(_grouped(groups, minimum, maximum)[labels])
+    units = rounded(vectors)
+    if not len(units):
+        return np.zeros(0, np.int64)
+    groups = np.zeros(len(units), np.int64)
+    for first in range(0, len(units), BLOCK):
+        part = units[first : first + BLOCK]
+        every = np.ones(len(part), np.int64)
+        groups[first : first + BLOCK] = divided(part @ part.T, every, GROUPS, GROUPS) + first
+    totals, counts = _summed(units, groups)
+    products = totals @ totals.T
+    labels = divided(products, counts, 1, maximum)
+    if labels.max() + 1 < minimum:
+        labels = divided(products, counts, minimum, minimum, near=0.0)
+    totals, counts = _summed(totals, labels, counts)
+    order = np.argsort(-counts, kind="stable")
+    means = np.stack([unit(total) for total in totals[order[: max(minimum, int((counts >= LEAST).sum()), 1)]]])
+    for _ in range(REFINED):
+        labels = np.array(best_path(np.rint(units @ means.T / ONE).astype(np.int64)), np.int64)
+        means = np.stack([
+            unit(units[labels == each].sum(axis=0)) if np.any(labels == each) else means[each]
+            for each in range(len(means))
+        ])  # fmt: skip
+    return _in_order(labels)
 
 
-def _grouped(sums: NDArray[np.int64], minimum: int, maximum: int) -> Labels:
-    """Merge the two groups with the most similar means until they are too far apart; return the group of each."""
-    labels, totals = np.arange(len(sums)), sums.astype(np.float64)  # exact: below 2 ** 53
-    alive = np.ones(len(sums), np.bool_)
-    while alive.sum() > max(1, minimum):
-        norms = np.sqrt(np.einsum("ij,ij->i", totals, totals))
-        scores = (totals @ totals.T) / np.maximum(np.outer(norms, norms), 1)
-        scores[~alive] = scores[:, ~alive] = -2
-        np.fill_diagonal(scores, -2)
-        a, b = sorted(divmod(int(scores.argmax()), len(sums)))
-        if scores[a, b] < MERGE and alive.sum() <= maximum:
-            break
-        totals[a] += totals[b]
-        alive[b] = False
-        labels[labels == b] = a
-    return labels
+def label_at(labels: Labels, spans_s: NDArray[np.float64], start_s: float, end_s: float) -> int:
+    """Return the speaker of a word between two times: of the vector with the nearest middle, else 0."""
+    if not len(labels):
+        return 0
+    return int(labels[int(np.abs(spans_s.mean(axis=1) - (start_s + end_s) / 2).argmin())])
+
+
+def _summed(totals: Integers, labels: Labels, counts: Integers | None = None) -> tuple[Integers, Integers]:
+    """Return the sum of the rows with each label, and the sum of their counts."""
+    names, places = np.unique(labels, return_inverse=True)
+    sums, sizes = np.zeros((len(names), totals.shape[1]), np.int64), np.zeros(len(names), np.int64)
+    np.add.at(sums, places, totals)
+    np.add.at(sizes, places, 1 if counts is None else counts)
+    return sums, sizes
 
 
 def _in_order(labels: Labels) -> Labels:

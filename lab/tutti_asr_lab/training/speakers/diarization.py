@@ -1,0 +1,223 @@
+"""Figures of the speakers of mixed conversations: words with the right speaker, number of voices, diarization error.
+
+`python -m tutti_asr_lab.training.speakers.diarization DATA` writes tables; DATA is the folder of speech. It needs
+`pip install -e ./lab[speakers]`. Words are labeled as a live
+stream labels them, in the final result of their phrase (`live`), and with all of the recording (`whole`).
+The diarization error is that of pyannote.metrics, without and with a collar of 0.25 s on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from model.speakers.online import OnlineSpeakers
+from model.speakers.slot_model import SAMPLE_RATE, STEP_SAMPLES, WINDOW_S, SpeakerModel, load_speaker_model
+from model.speakers.whole import label_at, speakers_of_recording
+from tutti_asr_lab.training.speakers.conversations import PCM, Band, Conversation, Part, Spoken, mix, part_of, voices_of
+
+PAUSE_S, DELAY_S = 0.3, 0.5
+"""Pause after a phrase, and the time from its last word to its final result."""
+COLLAR_S = 0.5  # pyannote's: of both sides together
+
+Labels = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors of a conversation (N, SIZE) and the times of their windows (N, 2) in seconds."""
+
+    vectors: NDArray[np.float32]
+    spans_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Means over conversations."""
+
+    words: float
+    """Share of the words with the right speaker."""
+    voices: float
+    """Share of the conversations whose number of speakers is right."""
+    error: float
+    error_with_collar: float
+
+
+def vectors_of(conversations: Sequence[Conversation], model: SpeakerModel) -> list[Vectors]:
+    """Run all conversations at once, as streams of one model."""
+    steps = [len(each.pcm) // STEP_SAMPLES for each in conversations]
+    found: list[list[NDArray[np.float32]]] = [[] for _ in conversations]
+    spans: list[list[tuple[float, float]]] = [[] for _ in conversations]
+    for first in range(0, len(conversations), model.capacity):
+        group = range(first, min(first + model.capacity, len(conversations)))
+        for slot in range(len(group)):
+            model.reset(slot)
+        for step in range(max(steps[each] for each in group)):
+            here = [each for each in group if step < steps[each]]
+            for row, each in enumerate(here):
+                model.inputs[row] = conversations[each].pcm[step * STEP_SAMPLES : (step + 1) * STEP_SAMPLES]
+            end_s = (step + 1) * STEP_SAMPLES / SAMPLE_RATE
+            for each, row in zip(here, model.run([each - first for each in here]), strict=True):
+                if row[0]:
+                    found[each].append(row[1:])
+                    spans[each].append((end_s - WINDOW_S, end_s))
+    return [
+        Vectors(np.array(a, np.float32).reshape(len(a), -1), np.array(b, np.float64).reshape(len(b), 2))
+        for a, b in zip(found, spans, strict=True)
+    ]
+
+
+def live_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
+    """Return the speaker of each word as the final result of its phrase gives it; -1 for none."""
+    speakers, at, labels = OnlineSpeakers(), 0, [-1] * len(words)
+    order = sorted(range(len(words)), key=lambda each: words[each].end_s)
+    phrase: list[int] = []
+    for place, following in itertools.zip_longest(order, order[1:]):
+        phrase.append(place)
+        if following is not None and words[following].start_s - words[place].end_s < PAUSE_S:
+            continue
+        while at < len(given.vectors) and given.spans_s[at, 1] <= words[place].end_s + DELAY_S:
+            speakers.take(given.vectors[at], *given.spans_s[at])
+            at += 1
+        for each in phrase:
+            found, _ = speakers.speaker_at(words[each].start_s, words[each].end_s)
+            labels[each] = -1 if found is None else found
+        phrase = []
+    return labels
+
+
+def whole_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
+    """Return the speaker of each word by all vectors of a recording."""
+    labels = speakers_of_recording(given.vectors, given.spans_s)
+    return [label_at(labels, given.spans_s, each.start_s, each.end_s) for each in words]
+
+
+def right(words: Sequence[Spoken], labels: Labels) -> int:
+    """Return the number of words with the right speaker, by the best assignment of labels to speakers."""
+    counts: dict[tuple[int, int], int] = {}
+    for word, label in zip(words, labels, strict=True):
+        counts[word.speaker, label] = counts.get((word.speaker, label), 0) + 1
+    speakers = sorted({each.speaker for each in words})
+    found = sorted({each for each in labels if each >= 0}, key=lambda each: -sum(each == one for one in labels))[:7]
+    found += [-2] * (len(speakers) - len(found))  # speakers of no label
+    best = 0
+    for order in itertools.permutations(found, len(speakers)):
+        best = max(best, sum(counts.get(pair, 0) for pair in zip(speakers, order, strict=True)))
+    return best
+
+
+def voices(labels: Labels, least: int = 3) -> int:
+    """Return the number of speakers with at least a second of words."""
+    return sum(labels.count(each) >= least for each in set(labels) if each >= 0)
+
+
+def figures(
+    conversations: Sequence[Conversation],
+    given: Sequence[Vectors],
+    label: Callable[[Sequence[Spoken], Vectors], Labels],
+    errors: Sequence[Any] = (),
+) -> Figures:
+    """Return the figures of conversations with their vectors; `errors`: pyannote's, without and with a collar."""
+    total = found = counted = 0
+    for conversation, each in zip(conversations, given, strict=True):
+        labels = list(label(conversation.words, each))
+        total += len(labels)
+        found += right(conversation.words, labels)
+        counted += voices(labels) == len({one.speaker for one in conversation.words})
+        for error in errors:
+            _add(error, conversation, labels)
+    values = [abs(error) for error in errors[:2]] or [float("nan")] * 2
+    return Figures(found / total, counted / len(conversations), *values)
+
+
+def _add(error: Any, conversation: Conversation, labels: Labels) -> None:
+    from pyannote.core import Annotation, Segment, Timeline  # of an extra of its own
+
+    reference, hypothesis = Annotation(), Annotation()
+    for place, turn in enumerate(conversation.turns):
+        reference[Segment(turn.start_s, turn.end_s), place] = f"{turn.speaker}"
+    for place, (word, label) in enumerate(zip(conversation.words, labels, strict=True)):
+        hypothesis[Segment(word.start_s, word.end_s), place] = f"{label}"
+    error(reference, hypothesis, uem=Timeline([Segment(0, len(conversation.pcm) / SAMPLE_RATE)]))
+
+
+GROUPS = {
+    "adults": ("librispeech_devclean_mp3", "librispeech"),
+    "learners": ("speechocean762",),
+    "own microphones": ("commonvoice_en",),
+}
+"""Groups of speakers by the sources of their recordings."""
+SETS: tuple[tuple[str, Band, int, float, int], ...] = (
+    ("adults", "wide", 2, 0.0, 24), ("adults", "mulaw", 2, 0.0, 24),
+    ("learners", "wide", 2, 0.0, 24), ("learners", "mulaw", 2, 0.0, 24),
+    ("own microphones", "wide", 2, 0.0, 24),
+    ("adults", "wide", 2, 0.2, 16), ("adults", "wide", 3, 0.0, 12), ("adults", "wide", 4, 0.0, 12),
+    ("adults", "mulaw", 4, 0.0, 12),
+    ("adults", "wide", 1, 0.0, 24), ("adults", "mulaw", 1, 0.0, 24), ("learners", "wide", 1, 0.0, 24),
+)  # fmt: skip
+"""Group, band, voices, share of overlapping turns, conversations."""
+TURNS = {1: 6, 2: 10, 3: 12, 4: 16}
+LONGEST_S = 240.0  # of a speaker's recordings
+
+
+def recordings_of(data: Path, part: Part) -> dict[str, dict[str, list[PCM]]]:
+    """Return the recordings of each group's speakers."""
+    found: dict[str, dict[str, list[PCM]]] = {group: {} for group in GROUPS}
+    used: dict[str, float] = {}
+    for manifest in ("librispeech_devclean_mp3", "speechocean762", "commonvoice_en", "dev"):
+        for line in (data / f"{manifest}.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            speaker, source = row["speaker"], "dev" if manifest == "dev" else row["source"]
+            group = next((name for name, sources in GROUPS.items() if row["source"] in sources), None)
+            if group is None or part_of(source, speaker) != part or used.get(speaker, 0.0) > LONGEST_S:
+                continue
+            used[speaker] = used.get(speaker, 0.0) + row["duration"]
+            pcm, rate = soundfile.read(data / row["audio"], dtype="int16")
+            if rate == SAMPLE_RATE and len(pcm) > 1.5 * rate:
+                found[group].setdefault(speaker, []).append(pcm)
+    enough = 8 * SAMPLE_RATE
+    return {
+        group: {name: each for name, each in speakers.items() if sum(map(len, each)) > enough}
+        for group, speakers in found.items()
+    }
+
+
+def main() -> None:
+    """Write the tables."""
+    from pyannote.metrics.diarization import DiarizationErrorRate, JaccardErrorRate
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--part", choices=("tune", "report"), default="report")
+    options = parser.parse_args()
+    groups, model = recordings_of(options.data, options.part), load_speaker_model(24)
+    titles = ("voices", "band", "number", "overlap", "", "words", "number right", "DER", "collar", "JER")
+    sys.stdout.write(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}\n")
+    for place, (group, band, count, overlap, conversations) in enumerate(SETS):
+        dice = np.random.default_rng(place)
+        mixed = [
+            mix(voices_of(groups[group], dice, count), dice, turns=TURNS[count], overlap=overlap, band=band)
+            for _ in range(conversations)
+        ]
+        given = vectors_of(mixed, model)
+        for name, label in (("live", live_labels), ("whole", whole_labels)):
+            errors = (DiarizationErrorRate(), DiarizationErrorRate(collar=COLLAR_S), JaccardErrorRate())
+            found = figures(mixed, given, label, errors)
+            numbers = (found.words, found.voices, found.error, found.error_with_collar, abs(errors[2]))
+            cells = (group, band, f"{count}", f"{overlap:.0%}", name, *(f"{each:.3f}" for each in numbers))
+            sys.stdout.write(f"| {' | '.join(cells)} |\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
