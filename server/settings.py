@@ -143,8 +143,7 @@ class Settings(BaseSettings):
     """Voice activity by silero-vad 6, which ships with the program. `auto`: for streams that ask for starts of speech
     or for turns. `silero`: for all streams, and endpoints need its silence, too."""
     speakers: bool = False
-    """Distinguish speakers in streams and recordings that ask for it, as `diarize=true` does: docs/speakers.md. Vectors
-    of voices are biometric data in some countries."""
+    """Distinguish speakers for clients that ask, as `diarize=true` does; mind the law on voices: docs/speakers.md."""
     turn_model: Path | None = None
     """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/voice-agents.md. By default none."""
     min_endpoint_ms: float = Field(400.0, ge=0)
@@ -164,7 +163,7 @@ class Settings(BaseSettings):
     """Seconds without an answer from the engine after which a stream is closed. A hung engine ends after twice as long;
     with front ends after a third, so that a spare one serves before streams are closed."""
     lenient_features: bool = False
-    """Ignore and name features that this server lacks, as `dictation`, instead of refusing them; never `redact`."""
+    """Ignore and name features that this server lacks, such as `search`, instead of refusing them; never `redact`."""
 
     # Uploads
 

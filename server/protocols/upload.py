@@ -133,7 +133,8 @@ class Upload:
             for channel in session.channels:
                 spoken = await asyncio.to_thread(_with_speakers, channel, self._words[channel.index])
                 others = others_in([formatted.word for formatted in spoken])
-                session.other_words += others
+                assert channel.speakers is not None
+                channel.speakers.other_words += others
                 self._words[channel.index] = _of_voice(spoken) if rules.alone and others else spoken
         return self._words
 

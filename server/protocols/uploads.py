@@ -36,6 +36,7 @@ from server.models.service import ModelService
 from server.protocols.handshake import read_session, subject_of
 from server.protocols.upload import OnSegment, Upload
 from server.recognition.request import Request as Asked
+from server.recognition.segments.segmenter import other_words
 from server.recognition.session import Session
 from server.recognition.session_options import SessionOptions
 from server.replica import Replica
@@ -236,7 +237,9 @@ class Recordings:
         replica.metrics.audio_seconds[asked.form.encoding].value += session.audio.received_s
         replica.metrics.audio_bytes.value += len(body)
         voices = tuple([{} if one.speakers is None else one.speakers.voices for one in session.channels])
-        return Recognized(words, session.audio.received_s, tuple(recording.warnings), session.other_words, voices)
+        return Recognized(
+            words, session.audio.received_s, tuple(recording.warnings), other_words(session.channels), voices
+        )
 
     def _session(self, model: ModelService, asked: Asked, channels: int, *, finals_at_end: bool) -> Session:
         """Return the session of a recording, without what only live streams have. Raises: BadParameter."""

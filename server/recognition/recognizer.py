@@ -18,6 +18,7 @@ from server.recognition.decoding.second_pass import Outcome, SegmentPass
 from server.recognition.engines import Engines
 from server.recognition.forks import Forks
 from server.recognition.messages import ReleaseStates
+from server.recognition.segments.segmenter import other_words
 from server.recognition.session import Session
 from server.recognition.steps import Auxiliary
 from server.recognition.turn_questions import TurnQuestions
@@ -135,10 +136,10 @@ class Recognizer:
 
     def _on_session_closed(self, active: ActiveSession) -> None:
         self._forks.drop(active)
-        session = active.session
-        if session.other_words:
-            outcome = "left_out" if session.options.speakers and session.options.speakers.alone else "marked"
-            self._metrics.other_voice_words[outcome].inc(session.other_words)
+        rules = active.session.options.speakers
+        if rules is not None and rules.listens:
+            outcome = "left_out" if rules.alone else "marked"
+            self._metrics.other_voice_words[outcome].inc(other_words(active.session.channels))
         for stream in active.speech.ids:
             del self._routes[stream]
         for model, streams in active.auxiliary.items():

@@ -45,7 +45,7 @@ from server.recognition.results.result_order import (
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import VoiceActivity, VoiceRules
 from server.recognition.segments.pauses import PauseQuestions, Pauses
-from server.recognition.segments.segmenter import Closing, Segmenter
+from server.recognition.segments.segmenter import Closing, Segmenter, other_words
 from server.recognition.segments.speaker_rules import SPEAKER_WINDOW, SpeakerRules, others_in, without_others
 from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
 from server.recognition.steps import AudioInput, Auxiliary, Marker, StepCutter, StepTag, Work
@@ -109,7 +109,6 @@ class Session:
         self._choose_language(ChooseLanguage(options.language))
         if options.rewind_s:
             self._takes[RewindFinals] = Session._rewind
-        self.other_words = 0  # of finals, by other voices than the one that is listened to
         self._redactor = Redactor(options.redact, options.streams, options.number_language) if options.redact else None
         self._finals_at_end: list[Final] = []
         self._change_words()
@@ -320,7 +319,8 @@ class Session:
         kept: list[Event] = []
         for event in events:
             if isinstance(event, Final | Partial) and (others := others_in(event.words)):
-                self.other_words += others if isinstance(event, Final) else 0
+                if isinstance(event, Final) and (speakers := self.channels[event.channel].speakers) is not None:
+                    speakers.other_words += others
                 kept.append(without_others(event) if self.options.speakers.alone else event)
             else:
                 kept.append(event)
@@ -331,7 +331,7 @@ class Session:
             mark = None if self._digest is None else self._digest.mark()
             if self._redactor is not None and self._finals_at_end:
                 events += _redacted_recording(self._finals_at_end, self._redactor)
-            events.append(Closed(reason, self.audio.received_s, mark, self.other_words))
+            events.append(Closed(reason, self.audio.received_s, mark, other_words(self.channels)))
         return events
 
 

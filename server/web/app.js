@@ -33,9 +33,13 @@ const listenUrl = (version = "v1") => new URL(`${version}/listen`, document.base
 const apiKey = () => $("key").value.trim();
 const keyterms = () => $("terms").value.split(",").map((term) => term.trim()).filter(Boolean);
 
+/** Whether the address of the page asks for speakers: `/?speakers`. */
+const namesSpeakers = new URLSearchParams(location.search).has("speakers");
+
 /** Query parameters of streams and uploads. */
 function settings() {
-  return { smart_format: $("format").checked, keyterm: keyterms(), language: $("language").value || undefined };
+  const language = $("language").value || undefined;
+  return { smart_format: $("format").checked, keyterm: keyterms(), language, diarize: namesSpeakers || undefined };
 }
 
 /** Query parameters of a stream of turns; the language chooses between Flux's two models. */

@@ -66,6 +66,10 @@ function wordSpan(word, stable) {
   span.textContent = written(word);
   span.className = stable ? "word stable" : "word unstable";
   span.title = `confidence ${Math.round(confidence * 100)} %`;
+  if (word.speaker !== undefined) {
+    span.title = `speaker ${word.speaker + 1}, ${span.title}`;
+    span.dataset.speaker = word.speaker;
+  }
   if (stable) span.style.setProperty("--doubt", (1 - confidence).toFixed(2));
   if (stable && confidence < UNSURE) span.classList.add("unsure");
   return span;

@@ -24,10 +24,13 @@ from server.audio.formats import PLAIN
 from server.cli import EXIT_BROKEN_PIPE, app
 from server.cli.errors import EXIT_INTERRUPTED
 from server.cli.transcribe import RawEncoding
+from server.recognition.steps import Auxiliary
 from tests.support.audio.media_files import container
 from tests.support.audio.speech import SAMPLES
+from tests.support.servers import voices
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.spelling import silence, spell
+from tests.support.servers.voices import Voices
 
 Start = Callable[..., LiveServer]
 runner = CliRunner()
@@ -154,6 +157,7 @@ BAD = {
     "no folder": (["{file}", "--out", "{folder}/none/a.txt"], "no such folder"),
     "over the recording": (["{file}", "--out", "{file}"], "one of the recordings"),
     "names without channels": (["{file}", "--channel-names", "a,b"], "--channel-names: needs --multichannel"),
+    "speakers of channels": (["{file}", "--multichannel", "--speakers"], "--speakers: cannot be combined with"),
     "empty name": (["{file}", "--multichannel", "--channel-names", "a,"], "a name has 1 to 20 characters"),
     "long name": (["{file}", "--multichannel", "--channel-names", "a" * 21], "a name has 1 to 20 characters"),
     "divided anyway": (["{file}", "--utterances", "--format", "vtt"], "--utterances: cannot be combined with vtt"),
@@ -295,3 +299,20 @@ def test_raw_audio_is_read_with_its_encoding(server: list[str], tmp_path: Path) 
     assert all(kind in without.stderr for kind in ("mp4", "aiff", "raw audio needs encoding and sample rate"))
     mono = transcribe(say(tmp_path / "mono.wav", "x"), *server, "--multichannel", "--channel-names", "Caller,Agent")
     assert "mono.wav: 1 channels, but 2 names for them" in mono.stderr
+
+
+def test_speakers_are_named(live_server: Start, tmp_path: Path) -> None:
+    running = live_server(speakers=True, auxiliary={Auxiliary.SPEAKERS: Voices()})
+    options = ["--url", f"ws://{running.host}", "--retry", "0", "--speakers"]
+    turns = [voices.say("how do you do", 0), silence(1.0), voices.say("very well so far", 1), silence(1.0)]
+    path = tmp_path / "talk.wav"
+    soundfile.write(path, np.concatenate(turns), 16_000)
+    said = ["Speaker 1: how do you do", "Speaker 2: very well so far"]
+    assert printed(transcribe(path, *options)).splitlines() == said
+    assert [cue.content for cue in srt.parse(printed(transcribe(path, *options, "--format", "srt")))] == said
+    vtt = printed(transcribe(path, *options, "--format", "vtt"))
+    assert "<v Speaker 1>how do you do" in vtt
+    assert "<v Speaker 2>very well so far" in vtt
+    refused = transcribe(path, "--url", f"ws://{live_server().host}", "--retry", "0", "--speakers")
+    assert refused.exit_code == 1
+    assert "start the server with --speakers" in refused.stderr

@@ -310,3 +310,8 @@ class Segmenter:
         words = final.first.words if isinstance(final, PendingFinal) else final.words
         self.utterance.freeze(words, ends=reason is not FinalReason.MAX_LEN)
         return final if self.speakers is None else self.speakers.in_final(final)
+
+
+def other_words(channels: Sequence[Segmenter]) -> int:
+    """Return the words of finals so far by other voices than the one that is listened to."""
+    return sum([one.speakers.other_words for one in channels if one.speakers is not None])

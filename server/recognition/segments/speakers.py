@@ -50,6 +50,8 @@ class Speakers:
         self._last = 0  # speaker of the last word of a final
         self._recent: deque[tuple[float, float, Vector]] = deque(maxlen=KEPT)
         self._all: list[tuple[float, float, Vector]] = []
+        self.other_words = 0
+        """Words of finals by other voices than the one that is listened to."""
         self.voices: dict[int, Vector] = {}
         """By speaker of a whole recording, the mean of its vectors, norm 1."""
 
