@@ -28,6 +28,7 @@ from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXT
 from server.protocols.deepgram.transcript import Answer
 from server.protocols.features import FEATURES
 from server.protocols.handshake import RefusalBody
+from server.protocols.openai.diarized import DiarizedAnswer
 from server.protocols.openai.form import GRANULARITIES, AnswerFormat
 from server.protocols.openai.messages import ErrorBody
 from server.protocols.openai.transcriptions import PlainAnswer, TextDelta, TextDone, VerboseAnswer
@@ -43,7 +44,7 @@ SHARED_NAMES = {
 
 SHAPES = (
     Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, ModelOut, ModelsOut, ModelState, NoSuchModel,
-    PlainAnswer, RefusalBody, TextDelta, TextDone, VerboseAnswer,
+    DiarizedAnswer, PlainAnswer, RefusalBody, TextDelta, TextDone, VerboseAnswer,
 )  # fmt: skip
 SECURITY: Schema = {
     "ApiKey": {
@@ -140,6 +141,8 @@ FORM: Schema = {
         "finals": {"enum": list(FINALS)},
         "multichannel": BOOLEAN,
         "redact": TEXTS,
+        "known_speaker_names": TEXTS,
+        "known_speaker_references": TEXTS,
     },
 }
 ANSWER_HEADERS: Schema = {
@@ -151,7 +154,7 @@ EVENT = _object(data=TEXT | {"contentMediaType": JSON, "contentSchema": EVENT_DA
 TRANSCRIPT: Schema = {
     "description": "The transcript in the requested format",
     "headers": {"x-ignored-params": ANSWER_HEADERS["x-ignored-params"]},
-    "content": _content({"anyOf": [_ref(PlainAnswer), _ref(VerboseAnswer)]}, JSON)
+    "content": _content({"anyOf": [_ref(PlainAnswer), _ref(VerboseAnswer), _ref(DiarizedAnswer)]}, JSON)
     | _content(TEXT, PLAIN, "text/vtt")
     | _content(EVENT, EVENTS),
 }

@@ -46,8 +46,7 @@ FEATURES = frozenset({
 """Parameters of other servers whose features this server does not support."""
 
 SPEAKERS = frozenset({
-    "diarize", "diarize_max_speakers", "diarize_min_speakers", "diarize_model", "diarize_version", "speaker",
-    "speaker_only",
+    "diarize", "diarize_max_speakers", "diarize_min_speakers", "diarize_model", "speaker", "speaker_only",
 })  # fmt: skip
 """Features of `/v1/listen` on a server that distinguishes speakers."""
 
