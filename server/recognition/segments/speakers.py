@@ -26,6 +26,7 @@ from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.speaker_rules import SPEAKER_HZ, SPEAKER_WINDOW, SpeakerRules
 
 Vector = NDArray[np.float32]  # (256,), norm 1
+SCALE = 16_384  # vectors are rounded to multiples of 1 / SCALE, as `similarity` does
 REACH_S = 0.5  # a change of speakers is moved to the longest pause within this time: vectors are no more exact
 KEPT = 64  # vectors that are compared with an enrolled voice: more than the longest final's
 
@@ -109,7 +110,7 @@ class Speakers:
         found = [one for one in self._recent if final.start_s <= (one[0] + one[1]) / 2 < end_s]
         if not (self._rules.vectors and found):
             return None
-        mean = _normed(np.stack([vector for _, _, vector in found]).mean(0))
+        mean = _mean([vector for _, _, vector in found])
         return VoiceVector(tuple(mean.tolist()), found[-1][1] - found[0][0])
 
     def _with_speakers(self, words: Sequence[Word]) -> tuple[Word, ...]:
@@ -138,7 +139,7 @@ class Speakers:
         spans_s = np.array([span for *span, _ in self._all], np.float64)
         rules = self._rules
         labels = speakers_of_recording(vectors, spans_s, rules.minimum, rules.maximum)
-        means = {int(label): _normed(vectors[labels == label].mean(0)) for label in np.unique(labels)}
+        means = {int(label): _mean(vectors[labels == label]) for label in np.unique(labels)}
         near = [_nearest_at(word, spans_s) for word in words]
         numbers = changes_at_pauses(words, [int(labels[at]) for at in near])
         order: dict[int, int] = {}
@@ -214,11 +215,16 @@ def _nearest_at(word: Word, spans_s: NDArray[np.float64]) -> int:
     return int(np.argmin(np.abs(middles_s - (word.start_s + word.end_s) / 2)))
 
 
-def _normed(mean: Vector) -> Vector:
-    return mean / max(float(np.linalg.norm(mean)), 1e-9)
+def _mean(vectors: Sequence[Vector] | NDArray[np.float32]) -> Vector:
+    """Return the mean of vectors, of norm 1; sums of whole numbers, so it is equal on every processor."""
+    total = np.rint(np.asarray(vectors, np.float64) * SCALE).astype(np.int64).sum(axis=0)
+    length = math.sqrt(int(total @ total))
+    mean: Vector = (total / max(length, 1.0)).astype(np.float32)
+    return mean
 
 
 def _confidence(vector: Vector, means: dict[int, Vector], number: int) -> float:
-    """Return the share of a speaker in the similarities of a vector to all speakers."""
-    scores = {label: math.exp(similarity(vector, mean) / 0.1) for label, mean in means.items()}
-    return round(scores[number] / sum(scores.values()), 4)
+    """Return how much more similar a vector is to its speaker than to the next one, 0 to 1; 0.5: as similar."""
+    others = [similarity(vector, mean) for label, mean in means.items() if label != number]
+    own = similarity(vector, means[number])
+    return round(min(1.0, max(0.0, own if not others else 0.5 + own - max(others))), 4)
