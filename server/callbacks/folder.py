@@ -41,7 +41,7 @@ class CallbackEntry(msgspec.Struct, frozen=True):
 
 
 class CallbackFolder:
-    """The entries that this process works on, and those that nobody does."""
+    """The entries that this process works on, and those without a process."""
 
     def __init__(self, path: Path) -> None:
         """Create the folder if needed. Raises: SettingsError."""
@@ -64,7 +64,7 @@ class CallbackFolder:
             raise
 
     def resolve(self, entry_id: str, body: bytes) -> None:
-        """Store the result of a recording, in place of the recording. Raises: OSError."""
+        """Store the result of a recording, instead of the recording. Raises: OSError."""
         os.close(self._write(entry_id, "body", body))
         self._file(entry_id, "audio").unlink(missing_ok=True)
 

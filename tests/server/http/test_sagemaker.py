@@ -20,7 +20,7 @@ from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
-# As pipecat-ai 1.14 writes them: services/deepgram/sagemaker/stt.py and services/deepgram/flux/sagemaker/stt.py.
+# As the two SageMaker services of pipecat-ai 1.14 write them.
 LISTEN = {
     "interim_results": "true", "punctuate": "false", "profanity_filter": "false", "model": "nova-3", "language": "en",
     "encoding": "linear16", "channels": "1", "multichannel": "false", "sample_rate": "16000", "mip_opt_out": "true",
