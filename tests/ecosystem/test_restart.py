@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -16,8 +17,9 @@ from tests.ecosystem.agents.test_pipecat import finals
 from tests.ecosystem.driving import Driver, Event
 from tests.ecosystem.recordings import Spoken, text
 from tests.ecosystem.relay import Relay
-from tests.ecosystem.serving import KEY, ServerProcess
+from tests.ecosystem.serving import KEY, ROOT, ServerProcess
 from tests.ecosystem.wire_rules import check_stream, check_turns
+from tests.support.deployment.edge import closed_port
 
 NAMES = ("node", "livekit", "pipecat")
 OPTIONS = {"model": "nova-3", "encoding": "linear16", "sample_rate": 16_000, "interim_results": "true"}
@@ -111,6 +113,37 @@ def test_livekit_reports_a_recoverable_error(restart: Restart, restart_of_turns:
         assert errors == [{"event": "error", "recoverable": True, "status": 1012}]
         assert said(events) == text("order", "porch_fan")
         assert [event["event"] for event in events if event["event"] in (FINAL, END)] == [FINAL, END] * 2
+
+
+OUTAGE_S = 8.0  # longer than LiveKit tries by default, 4 s
+PATIENT = "APIConnectOptions(max_retry=15, retry_interval=2.0)"
+
+
+def test_the_page_for_clients_has_the_options_that_this_file_tries() -> None:
+    page = (ROOT / "clients" / "README.md").read_text()
+    assert page.count(PATIENT) == 2, "in the block for LiveKit, and where it says why"
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_livekit_outlasts_a_single_server_only_if_it_is_told_to_wait(
+    server: ServerProcess, livekit: Driver, spoken: Spoken, *, patient: bool
+) -> None:
+    """While the server is down its port refuses connections."""
+    steps = [("push", spoken("order")), ("signal",), ("push", spoken("porch_fan"))]
+    retries = {"max_retry": 15, "retry_interval": 2.0} if patient else {}
+    with ServerProcess(drain_timeout_s=0) as first, Relay(first.port) as relay:
+        livekit.begin("stream", host=relay.host, key=KEY, steps=steps, retries=retries)
+        relay.wait(lambda: relay.connections and relay.connections[0].sent_word("order"))
+        relay.target = closed_port()
+        first.drain()
+        time.sleep(OUTAGE_S)
+        relay.target = server.port
+        if not patient:
+            assert livekit.rest()[-1]["event"] == "raised"
+            return
+        relay.wait(lambda: relay.connections[-1].status == 101 and relay.connections[-1].port == server.port)
+        livekit.say(go=True)
+        assert said(finish(livekit, relay, ends=2)) == text("order", "porch_fan")
 
 
 def test_pipecat_reports_an_error_and_stays_usable(restart: Restart, restart_of_turns: Restart) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 from lines import Happened, main, read_audio, tell
 from livekit import rtc
-from livekit.agents import APIError, APIStatusError, stt, utils
+from livekit.agents import APIConnectOptions, APIError, APIStatusError, stt, utils
 from livekit.plugins import deepgram, openai
 
 RATE_HZ = 16_000
@@ -45,8 +45,11 @@ async def stream(
     lines: asyncio.Queue[str],
     options: dict[str, Any] | None = None,
     turns: bool = False,
+    retries: dict[str, Any] | None = None,
 ) -> None:
     """Steps: ("push", file), ("flush",), ("wait", event type, times), ("update", options), ("signal",).
+
+    `retries` are arguments of `APIConnectOptions`.
 
     Then the input ends.
 
@@ -55,7 +58,7 @@ async def stream(
     """
     async with aiohttp.ClientSession() as session:
         client, happened = make(host, key, session, options or {}, turns=turns), Happened()
-        speech = client.stream()
+        speech = client.stream(conn_options=APIConnectOptions(**(retries or {})))
         doing = asyncio.create_task(take_steps(speech, steps, happened, lines, ends_itself=turns))
         try:
             async for event in speech:
