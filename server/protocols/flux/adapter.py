@@ -62,6 +62,7 @@ from server.streaming.adapter import (
     SendFrame,
 )
 from server.streaming.outbox import FrameKind
+from server.text.acknowledgements import only_acknowledges
 from server.text.formatting import FormattedWord, Sentences
 
 _FORMATTED = (TurnKind.EAGER, TurnKind.END)
@@ -237,6 +238,7 @@ class FluxAdapter:
             UNSET if turn.trigger is None else turn.trigger.value,
             languages_of(turn.words) or self._languages or UNSET,
             self._hinted,
+            only_acknowledges([word.text for word in turn.words]) or UNSET,
         )
         # Every frame has a sequence number, so none may be dropped from the outbox as an obsolete interim is.
         ended = turn.kind is TurnKind.END

@@ -94,6 +94,7 @@ class TurnInfo(msgspec.Struct, tag_field="type", tag="TurnInfo"):
     trigger: str | UnsetType = UNSET
     languages: list[str] | UnsetType = UNSET
     languages_hinted: list[str] | UnsetType = UNSET
+    backchannel: bool | UnsetType = UNSET  # extension: true while the turn only acknowledges, "uh-huh"
 
 
 def word_out(formatted: FormattedWord) -> WordOut:

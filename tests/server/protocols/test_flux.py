@@ -52,6 +52,15 @@ def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_strea
     assert server.metric("tutti_turn_words_differing_total") == 0
 
 
+def test_a_turn_that_only_acknowledges_says_so_until_it_has_another_word(live_server: Start) -> None:
+    parts = [voiced("uh huh"), silence(2.0), voiced("okay "), silence(0.4), voiced("call me"), silence(2.0)]
+    audio = [part.tobytes() for part in parts]
+    turns = check_flux(converse(live_server(), *audio, CLOSE, **scores(eager=0.2, end=0.7)))
+    early = [turn.get("backchannel") for turn in turns if turn["event"] == "EagerEndOfTurn"]
+    ended = [turn.get("backchannel") for turn in turns if turn["event"] == "EndOfTurn"]
+    assert (early, ended) == ([True, True, None], [True, None])
+
+
 class LateVad:
     """A voice detector that answers once its gate is open."""
 

@@ -22,7 +22,7 @@ TURN_INFO = {
     "words", "end_of_turn_confidence",
 }  # fmt: skip
 """Fields of every event: clients index them."""
-OPTIONAL = {"trigger", "languages", "languages_hinted"}
+OPTIONAL = {"trigger", "languages", "languages_hinted", "backchannel"}
 WORD = {"word", "confidence", "start", "end"}
 FIELDS = {
     "Connected": {"type", "request_id", "sequence_id"},

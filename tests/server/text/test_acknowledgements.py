@@ -1,0 +1,25 @@
+"""Texts that only acknowledge, in the spellings of models with and without marks."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.text.acknowledgements import only_acknowledges
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["uh huh", "Uh-huh.", "mm-hmm", "yeah", "Yeah, yeah.", "okay", "OK!", "oh okay i see", "All right.", "嗯", "嗯 嗯",
+     "好的。", "哦 好的", "知道了"],
+)  # fmt: skip
+def test_acknowledgements_are_found(text: str) -> None:
+    assert only_acknowledges(text.split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yes", "no", "right", "sure", "okay then call me", "yeah i want two", "oh no", "mmm hmmm yes", "okra",
+     "ohio", "yeahs", "i see it", "all rights", "okay " * 9, "好", "好的吗", "对", "嗯我要两个", "。"],
+)  # fmt: skip
+def test_other_texts_are_not(text: str) -> None:
+    assert not only_acknowledges(text.split())
