@@ -36,6 +36,7 @@ class _Saved(msgspec.Struct, array_like=True, frozen=True):
 
     online: bytes
     last: int
+    order: tuple[int, ...]
     recent: tuple[tuple[float, float, bytes], ...]
 
 
@@ -48,7 +49,8 @@ class Speakers:
         self._voice = None if rules.voice is None else np.array(rules.voice, np.float32)
         self._ahead: deque[tuple[int, Vector]] = deque()  # (end sample, vector), not yet counted
         self._known = 0  # samples whose vectors are known
-        self._last = 0  # speaker of the last word of a final
+        self._last = 0  # cluster of the last word of a final
+        self._order: dict[int, int] = {}  # numbers of speakers by cluster, in the order of the words of finals
         self._recent: deque[tuple[float, float, Vector]] = deque(maxlen=KEPT)
         self._all: list[tuple[float, float, Vector]] = []
         self.other_words = 0
@@ -94,15 +96,12 @@ class Speakers:
         if self._rules.at_end:
             return final
         if isinstance(final, PendingFinal):
+            words = self._with_speakers(final.first.words, settles=True)
             now, decode = self.copy(), final.decode
             final.decode = lambda: now._with_speakers(decode())
-            words = self._with_speakers(final.first.words)
             final.first = replace(final.first, words=words, voice=self._voice_of(final.first))
-        else:
-            words = self._with_speakers(final.words)
-            final = replace(final, words=words, voice=self._voice_of(final))
-        self._last = words[-1].speaker.number if words and words[-1].speaker is not None else self._last
-        return final
+            return final
+        return replace(final, words=self._with_speakers(final.words, settles=True), voice=self._voice_of(final))
 
     def _voice_of(self, final: Final) -> VoiceVector | None:
         """Return the mean of the vectors whose middle is inside a final, if the stream asks for it and there is one."""
@@ -113,15 +112,22 @@ class Speakers:
         mean = _mean([vector for _, _, vector in found])
         return VoiceVector(tuple(mean.tolist()), found[-1][1] - found[0][0])
 
-    def _with_speakers(self, words: Sequence[Word]) -> tuple[Word, ...]:
-        if self._rules.at_end:
+    def _with_speakers(self, words: Sequence[Word], *, settles: bool = False) -> tuple[Word, ...]:
+        """Return words with their speakers, numbered in the order of finals' words; `settles`: these are of a final."""
+        if self._rules.at_end or not words:
             return tuple(words)
         found = [self._online.speaker_at(word.start_s, word.end_s) for word in words]
         before = self._last
         numbers = [before := before if number is None else number for number, _ in found]
+        clusters = changes_at_pauses(words, numbers)
+        order = self._order if settles else dict(self._order)
+        for cluster in clusters:
+            order.setdefault(cluster, len(order))
+        if settles:
+            self._last = clusters[-1]
         return tuple([
-            replace(word, speaker=Speaker(number, round(confidence, 4), self._is_other(word, number)))
-            for word, number, (_, confidence) in zip(words, changes_at_pauses(words, numbers), found, strict=True)
+            replace(word, speaker=Speaker(order[cluster], round(confidence, 4), self._is_other(word, order[cluster])))
+            for word, cluster, (_, confidence) in zip(words, clusters, found, strict=True)
         ])  # fmt: skip
 
     def _is_other(self, word: Word, number: int) -> bool:
@@ -166,13 +172,14 @@ class Speakers:
     def saved(self) -> bytes:
         """Return a snapshot, after `follow` and before vectors of later steps count."""
         recent = tuple([(since_s, until_s, vector.tobytes()) for since_s, until_s, vector in self._recent])
-        return msgspec.msgpack.encode(_Saved(self._online.state(), self._last, recent))
+        return msgspec.msgpack.encode(_Saved(self._online.state(), self._last, tuple(self._order), recent))
 
     def restore(self, state: bytes) -> None:
         """Continue from a snapshot. Raises: ValueError for bytes that are none."""
         saved = msgspec.msgpack.decode(state, type=_Saved)
         self._online.restore(saved.online)
         self._last = saved.last
+        self._order = {cluster: number for number, cluster in enumerate(saved.order)}
         self._recent.extend(
             (since_s, until_s, np.frombuffer(kept, np.float32)) for since_s, until_s, kept in saved.recent
         )
@@ -181,6 +188,7 @@ class Speakers:
         """Return one that continues from the last step decoded; results that are ahead are not in it."""
         twin = Speakers(self._rules)
         twin._online, twin._last, twin._known = self._online.copy(), self._last, self._known
+        twin._order = dict(self._order)
         twin._recent.extend(self._recent)
         return twin
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model.ctc.words import Speaker, Word
-from server.recognition.events import Final, FinalReason
+from server.recognition.events import Final, FinalReason, Partial
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.speaker_rules import SpeakerRules, others_in, without_others
 from server.recognition.segments.speakers import Speakers, changes_at_pauses
@@ -59,6 +59,20 @@ def test_words_get_the_speaker_at_their_middle() -> None:
     assert isinstance(named, Final)
     assert numbers(named.words) == [0, 0, 1, 1]
     assert all(one.speaker is not None and one.speaker.confidence > 0.9 for one in named.words)
+
+
+def test_speakers_are_numbered_in_the_order_of_their_words() -> None:
+    """A voice without words takes no number, and a restored stream goes by the same order."""
+    speakers = followed(SpeakerRules(), [30, 30, 30, *TWO])
+    later = [replace(one, start_s=one.start_s + 1.2, end_s=one.end_s + 1.2) for one in WORDS]
+    restored = Speakers(SpeakerRules())
+    named = speakers.in_final(final(*later[2:]))
+    restored.restore(speakers.saved())
+    assert isinstance(named, Final)
+    assert numbers(named.words) == [0, 0]
+    for each in (speakers, restored):
+        partial = each.in_partial(Partial(0, 0.0, 7.0, tuple(later), 0))
+        assert numbers(partial.words) == [1, 1, 0, 0]
 
 
 def test_words_before_the_first_vector_are_of_the_last_speaker() -> None:
