@@ -18,6 +18,7 @@ from websockets.exceptions import InvalidStatus
 from model.ctc.beam import BeamDecoder
 from server.models.loading import LoadedModel
 from server.recognition.request import EXCLUSIONS, FORKS, PACKED, Exclusion, exclusion_table, is_excluded
+from server.recognition.steps import Auxiliary
 from tests.server.models.test_several_models import Titled
 from tests.support.protocols.listen_query import RAW, query
 from tests.support.servers.live_server import LiveServer, transcript
@@ -25,6 +26,7 @@ from tests.support.servers.receipted import with_keys
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
 from tests.support.servers.uploaded import encoded, said
+from tests.support.servers.voices import Voices
 
 REPOSITORY = Path(__file__).parents[3]
 SPOKEN = np.concatenate([spell("hello "), silence(1.0)])
@@ -46,9 +48,21 @@ QUERIES: dict[str, dict[str, str | None]] = {
     "voice": {"vad_events": "true"},
     "gap": {"utterance_end_ms": "1000"},
     "style": {"smart_format": "true"},
+    "speakers": {"diarize": "true"},
 }
 BILLED = {"number": ["keyterm"], "style": ["punctuate", "numerals"]}
-NOT_BILLED = {"rewind", "receipt", "utterances", "smart", "stable words", "container", "steps", "voice", "gap"}
+NOT_BILLED = {
+    "rewind",
+    "receipt",
+    "utterances",
+    "smart",
+    "stable words",
+    "container",
+    "steps",
+    "voice",
+    "gap",
+    "speakers",
+}
 NOT_OF_UPLOADS = {"receipt", "smart"}  # refused on their own
 BILLED_LIVE = {"interim_results", "resumable"}
 NAMES = st.sets(st.sampled_from(sorted(QUERIES)), max_size=3)
@@ -67,7 +81,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         accurate_grammars={"loud": ShoutingDecoder()},
     )
     key_file, _ = with_keys(tmp_path_factory.mktemp("keys"))
-    with LiveServer([model], receipt_key_file=key_file, max_openings_per_s="off") as server:
+    settings = {"receipt_key_file": key_file, "max_openings_per_s": "off", "speakers": True}
+    with LiveServer([model], auxiliary={Auxiliary.SPEAKERS: Voices()}, **settings) as server:
         yield server
 
 
@@ -81,7 +96,9 @@ def asked_for(names: set[str] | tuple[str, ...]) -> dict[str, str | None]:
 
 def excluded(asked: dict[str, str | None], *, live: bool) -> list[Exclusion]:
     """Return the rows of the table that refuse a query."""
-    request = query(urlencode({name: value for name, value in asked.items() if value is not None}), live=live)
+    request = query(
+        urlencode({name: value for name, value in asked.items() if value is not None}), live=live, speakers=True
+    )
     rows = [row for row in EXCLUSIONS if not row.yields]
     return [row for row in rows if row.first.counts(request) and row.second.asked(request)]
 
