@@ -110,7 +110,7 @@ def _load_vad() -> AuxiliaryModel:
 def _load_speakers() -> AuxiliaryModel:
     from model.speakers.slot_model import SpeakerModel, SpeakerWeights
 
-    class Speakers:
+    class SpeakerSource:
         def __init__(self) -> None:
             self._weights = SpeakerWeights.load()
             self.digest, self.step_samples = self._weights.digest, SPEAKER_WINDOW
@@ -119,7 +119,7 @@ def _load_speakers() -> AuxiliaryModel:
             del tile_rows  # rows are bit-identical in every batch
             return SpeakerModel(self._weights, capacity, largest=largest)
 
-    return Speakers()
+    return SpeakerSource()
 
 
 @dataclass(frozen=True, slots=True)
