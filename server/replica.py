@@ -24,7 +24,8 @@ from server.errors import SettingsError, of_setting
 from server.models.engine_source import EngineSource
 from server.models.loading import LoadedModel
 from server.models.registry import ModelRegistry, RegistryEntry
-from server.models.service import NOTHING, MakeSession, ModelService, ServiceBuilder, plain
+from server.models.service import NOTHING, MakeSession, ModelService
+from server.models.service_builder import ServiceBuilder, plain
 from server.operations.drain import Drain, OpenSessions
 from server.operations.metrics import KeyMetrics, Metrics
 from server.receipts.keys import ReceiptKeys

@@ -25,7 +25,8 @@ from server.configuration.models_file import ModelEntry
 from server.errors import ModelStays, ServerNotReady, SettingsError, UnknownModel
 from server.models.loading import Load, LoadedModel, ModelCard, load_local
 from server.models.selection import ModelNames
-from server.models.service import ModelService, ServiceBuilder
+from server.models.service import ModelService
+from server.models.service_builder import ServiceBuilder
 from server.operations.gc_schedule import freeze_what_came
 from server.settings import Settings
 

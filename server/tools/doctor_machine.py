@@ -18,7 +18,7 @@ from server.configuration.addresses import check_addresses, host_port
 from server.configuration.variables import spelled
 from server.errors import SettingsError
 from server.http.admin import admin_access
-from server.models.service import resume_keys
+from server.models.service_builder import resume_keys
 from server.operations.process import files_needed
 from server.operations.start_message import said_of_admin, said_of_keys
 from server.replica import client_keys, receipt_keys
