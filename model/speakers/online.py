@@ -75,12 +75,12 @@ class OnlineSpeakers:
         if not self._spans:
             return None, 0.0
         middle = (start_s + end_s) / 2
-        near = min(range(len(self._spans)), key=lambda place: abs(sum(self._spans[place]) / 2 - middle))
+        nearest = min(range(len(self._spans)), key=lambda index: abs(sum(self._spans[index]) / 2 - middle))
         scores = self._scores[:, : len(self._voices)]
         self._path = self._path or best_path(scores)
-        speaker = self._path[near]
-        others = np.delete(scores[near], speaker)
-        lead = int(scores[near, speaker]) - (int(others.max()) if len(others) else 0)
+        speaker = self._path[nearest]
+        others = np.delete(scores[nearest], speaker)
+        lead = int(scores[nearest, speaker]) - (int(others.max()) if len(others) else 0)
         return speaker, min(1.0, max(0.0, 0.5 + lead / ONE))
 
     def state(self) -> bytes:
@@ -88,9 +88,9 @@ class OnlineSpeakers:
         sizes = (len(self._sums), len(self._voices), len(self._last), len(self._spans))
         head = _HEAD.pack(self.most, *sizes, self._taken)
         wide = (self._sums, self._counts, self._numbers)
-        spans = b"".join(_SPAN.pack(*each) for each in self._spans)
-        narrow = b"".join(each.astype("<i2").tobytes() for each in (self._last, self._scores))
-        return head + b"".join(each.astype("<i4").tobytes() for each in wide) + spans + narrow
+        spans = b"".join(_SPAN.pack(*span) for span in self._spans)
+        narrow = b"".join(array.astype("<i2").tobytes() for array in (self._last, self._scores))
+        return head + b"".join(array.astype("<i4").tobytes() for array in wide) + spans + narrow
 
     def restore(self, state: bytes) -> None:
         """Continue from a `state`. Raises: ValueError for other bytes."""
@@ -101,12 +101,12 @@ class OnlineSpeakers:
             def read(kind: str, *shape: int) -> Integers:
                 nonlocal at
                 count = int(np.prod(shape))
-                found: Any = np.frombuffer(state, kind, count, at).reshape(shape).astype(np.int64)
+                values: Any = np.frombuffer(state, kind, count, at).reshape(shape).astype(np.int64)
                 at += count * np.dtype(kind).itemsize
-                return np.asarray(found, np.int64)
+                return np.asarray(values, np.int64)
 
             sums, counts, numbers = read("<i4", groups, SIZE), read("<i4", groups), read("<i4", groups)
-            spans = [_SPAN.unpack_from(state, at + _SPAN.size * place) for place in range(recent)]
+            spans = [_SPAN.unpack_from(state, at + _SPAN.size * index) for index in range(recent)]
             at += _SPAN.size * recent
             latest, scores = read("<i2", last, SIZE), read("<i2", recent, most)
         except (struct.error, ValueError) as error:
@@ -135,44 +135,48 @@ class OnlineSpeakers:
         if len(self._sums):
             products = self._sums @ x
             costs = costs_of(products, self._products.diagonal(), self._counts, int(x @ x), 1, near=NEAR)
-            place = int(costs.argmin())
-            if costs[place] < JOINS:
-                self._sums[place] += x
-                self._counts[place] += 1
-                self._products[place] += products
-                self._products[:, place] = self._products[place]
-                self._products[place, place] = self._sums[place] @ self._sums[place]
-                if self._counts[place] > MOST_COUNTED:
-                    self._sums[place] //= 2
-                    self._counts[place] //= 2
+            group = int(costs.argmin())
+            if costs[group] < JOINS:
+                self._sums[group] += x
+                self._counts[group] += 1
+                self._products[group] += products
+                self._products[:, group] = self._products[group]
+                self._products[group, group] = self._sums[group] @ self._sums[group]
+                if self._counts[group] > MOST_COUNTED:
+                    self._sums[group] //= 2
+                    self._counts[group] //= 2
                     self._products = self._sums @ self._sums.T
                 return
         self._sums = np.concatenate([self._sums, x[None]])
         self._counts, self._numbers = np.append(self._counts, 1), np.append(self._numbers, -1)
         self._products = self._sums @ self._sums.T
         if len(self._sums) > GROUPS:
-            group = divided(self._products, self._counts, GROUPS, GROUPS)
-            firsts = [int(np.flatnonzero(group == each)[0]) for each in range(GROUPS)]
-            for place, cluster in enumerate(group):
-                if place != (kept := firsts[cluster]):
-                    self._sums[kept] += self._sums[place]
-                    self._counts[kept] += self._counts[place]
+            clusters = divided(self._products, self._counts, GROUPS, GROUPS)
+            firsts = [int(np.flatnonzero(clusters == cluster)[0]) for cluster in range(GROUPS)]
+            for group, cluster in enumerate(clusters):
+                if group != (first := firsts[cluster]):
+                    self._sums[first] += self._sums[group]
+                    self._counts[first] += self._counts[group]
             self._sums, self._counts, self._numbers = self._sums[firsts], self._counts[firsts], self._numbers[firsts]
             self._products = self._sums @ self._sums.T
 
     def _divide(self) -> None:
         """Divide the groups into speakers, and give each the number that most of its vectors had."""
-        cluster = divided(self._products, self._counts, 1, len(self._counts))
-        sizes = np.bincount(cluster, self._counts)
-        order = [each for each in np.argsort(-sizes, kind="stable") if sizes[each] >= LEAST or each == sizes.argmax()]
+        clusters = divided(self._products, self._counts, 1, len(self._counts))
+        sizes = np.bincount(clusters, self._counts)
+        order = [
+            cluster
+            for cluster in np.argsort(-sizes, kind="stable")
+            if sizes[cluster] >= LEAST or cluster == sizes.argmax()
+        ]
         taken: set[int] = set()
-        numbers = np.full(len(cluster), -1, np.int64)
-        for each in order:
-            members = np.flatnonzero(cluster == each)
+        numbers = np.full(len(clusters), -1, np.int64)
+        for cluster in order:
+            members = np.flatnonzero(clusters == cluster)
             votes = np.zeros(self.most, np.int64)
-            for place in members:
-                if self._numbers[place] >= 0 and int(self._numbers[place]) not in taken:
-                    votes[self._numbers[place]] += self._counts[place]
+            for group in members:
+                if self._numbers[group] >= 0 and int(self._numbers[group]) not in taken:
+                    votes[self._numbers[group]] += self._counts[group]
             number = int(votes.argmax()) if votes.any() else len(self._voices)
             if number == self.most:
                 continue
@@ -201,12 +205,12 @@ def best_path(scores: NDArray[np.int64]) -> Sequence[int]:
     cost = round(CHANGE * ONE)
     total, came = scores[0].copy(), np.zeros(scores.shape, np.int64)
     every = np.arange(scores.shape[1])
-    for place in range(1, len(scores)):
+    for index in range(1, len(scores)):
         best = int(total.argmax())
         stays = total >= total[best] - cost
-        came[place] = np.where(stays, every, best)
-        total = np.where(stays, total, total[best] - cost) + scores[place]
+        came[index] = np.where(stays, every, best)
+        total = np.where(stays, total, total[best] - cost) + scores[index]
     path = [int(total.argmax())]
-    for place in range(len(scores) - 1, 0, -1):
-        path.append(int(came[place, path[-1]]))
+    for index in range(len(scores) - 1, 0, -1):
+        path.append(int(came[index, path[-1]]))
     return path[::-1]

@@ -158,7 +158,7 @@ class SpeakerModel:
 
     def _packed(self, weights: SpeakerWeights) -> compiled.Constants:
         keep, config = self._arrays.keep, Features()
-        rows = [product_row(each, keep) for each in weights.products]
+        rows = [product_row(product, keep) for product in weights.products]
         table = np.array([[*row, *[0] * (PRODUCT_COLUMNS - len(row))] for row in rows], np.int64)
         streams, frames = np.divmod(np.arange(BLOCK * FRAMES, dtype=np.int64), FRAMES)
         scale = np.float32(weights.output_scale)
@@ -210,8 +210,8 @@ def _work() -> tuple[NDArray[np.uint8], compiled.Work]:
         "statistics": 2 * POOLED * 4,
         "vector": SIZE * 4,
     }
-    for layer, (kept, width) in enumerate(zip(KEPT, WIDTHS, strict=True)):
-        sizes[f"inputs{layer}"] = BLOCK * (kept + compiled.NEW[layer]) * width
+    for layer, (frames, width) in enumerate(zip(KEPT, WIDTHS, strict=True)):
+        sizes[f"inputs{layer}"] = BLOCK * (frames + compiled.NEW[layer]) * width
     offsets, total = offsets_of(sizes)
     memory = aligned(total)
     start = int(memory.ctypes.data)

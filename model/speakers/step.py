@@ -32,7 +32,7 @@ TAPS, STRIDE = 5, 2
 """Frames of 10 ms that a frame of 20 ms reads, and between two of them."""
 DILATIONS = (1, 2, 3)
 """Of the other convolutions, of three frames each."""
-KEPT = (TAPS - STRIDE, *(2 * each for each in DILATIONS))
+KEPT = (TAPS - STRIDE, *(2 * dilation for dilation in DILATIONS))
 """Frames of a convolution's inputs that the next step reads again."""
 NEW = (MELS, FRAMES, FRAMES, FRAMES)
 """Frames of these inputs in a step."""
@@ -220,8 +220,8 @@ def _measure(state: int, pcm: int) -> None:
 def _energy(pcm: int) -> int:
     """Sum of the squares of a step's samples."""
     words, energy = int64_at(pcm), ZERO
-    for place in range(SAMPLES // 4):
-        word = words[place]
+    for index in range(SAMPLES // 4):
+        word = words[index]
         for _ in range(4):
             sample = ((word & 65_535) ^ 32_768) - 32_768
             energy += sample * sample
@@ -248,10 +248,10 @@ def _convolve(network: Network, states: States) -> None:
         wide = (KEPT[layer] + FRAMES) * CHANNELS
         for row in range(count):
             for frame in range(FRAMES):
-                place = work.rows + (row * FRAMES + frame) * 3 * CHANNELS
+                target = work.rows + (row * FRAMES + frame) * 3 * CHANNELS
                 source = work.inputs[layer] + row * wide + frame * CHANNELS
                 for tap in range(3):
-                    copy_bytes(place + tap * CHANNELS, source + tap * DILATIONS[layer - 1] * CHANNELS, CHANNELS)
+                    copy_bytes(target + tap * CHANNELS, source + tap * DILATIONS[layer - 1] * CHANNELS, CHANNELS)
         product = product_at(constants.products, layer)
         multiply_rows(product, work.rows, constants.offsets[1], count * FRAMES, work.sums)
     _activate(network, 3, count, work.last, 0)
@@ -262,15 +262,15 @@ def _convolve(network: Network, states: States) -> None:
 
 
 @compiled
-def _activate(network: Network, layer: int, count: int, out: int, kept: int) -> None:
-    """Write the outputs of a convolution from its sums, of each stream after `kept` frames of before."""
+def _activate(network: Network, layer: int, count: int, out: int, context_frames: int) -> None:
+    """Write the outputs of a convolution from its sums, of each stream after `context_frames`."""
     constants, _, work = network
     product, limits = product_at(constants.products, layer), product_at(constants.products, layer + 1)[LIMITS]
     for row in range(count):
         for frame in range(FRAMES):
             sums = work.sums + (row * FRAMES + frame) * product[PANELS] * PANEL_SUMS
-            place = out + (row * (kept + FRAMES) + kept + frame) * CHANNELS
-            _to_bytes(sums, product[MULTIPLIER], product[BIAS], limits, place, CHANNELS // LANES)
+            target = out + (row * (context_frames + FRAMES) + context_frames + frame) * CHANNELS
+            _to_bytes(sums, product[MULTIPLIER], product[BIAS], limits, target, CHANNELS // LANES)
 
 
 @compiled
@@ -278,10 +278,10 @@ def _read_contexts(network: Network, states: States, layer: int) -> None:
     """Write the kept frames of a convolution's inputs before the new ones."""
     _, at, work = network
     slab, stride, count = states
-    kept, width = KEPT[layer], WIDTHS[layer]
+    frames, width = KEPT[layer], WIDTHS[layer]
     for row in range(count):
         state = slab + int64_at(work.slots)[row] * stride + at.contexts[layer]
-        copy_bytes(work.inputs[layer] + row * (kept + NEW[layer]) * width, state, kept * width)
+        copy_bytes(work.inputs[layer] + row * (frames + NEW[layer]) * width, state, frames * width)
 
 
 @compiled
@@ -289,10 +289,10 @@ def _keep_contexts(network: Network, states: States, layer: int) -> None:
     """Keep the last frames of a convolution's inputs for the next step."""
     _, at, work = network
     slab, stride, count = states
-    kept, width = KEPT[layer], WIDTHS[layer]
+    frames, width = KEPT[layer], WIDTHS[layer]
     for row in range(count):
         state = slab + int64_at(work.slots)[row] * stride + at.contexts[layer]
-        copy_bytes(state, work.inputs[layer] + (row * (kept + NEW[layer]) + NEW[layer]) * width, kept * width)
+        copy_bytes(state, work.inputs[layer] + (row * (frames + NEW[layer]) + NEW[layer]) * width, frames * width)
 
 
 @compiled

@@ -47,8 +47,8 @@ def speakers_of_recording(
     for _ in range(REFINED):
         labels = np.array(best_path(np.rint(units @ means.T / ONE).astype(np.int64)), np.int64)
         means = np.stack([
-            unit(units[labels == each].sum(axis=0)) if np.any(labels == each) else means[each]
-            for each in range(len(means))
+            unit(units[labels == speaker].sum(axis=0)) if np.any(labels == speaker) else means[speaker]
+            for speaker in range(len(means))
         ])  # fmt: skip
     return _in_order(labels)
 

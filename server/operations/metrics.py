@@ -298,7 +298,9 @@ class ModelMetrics:
         self.second_failures = families.second_failures.labels(name)
         self.second_fallbacks = {reason: families.second_fallbacks.labels(name, reason) for reason in FALLBACKS}
         self.forks = {outcome: families.forks.labels(name, outcome) for outcome in FORK_OUTCOMES}
-        self.other_voice_words = {each: families.other_voice_words.labels(name, each) for each in VOICE_OUTCOMES}
+        self.other_voice_words = {
+            outcome: families.other_voice_words.labels(name, outcome) for outcome in VOICE_OUTCOMES
+        }
         self.errors = errors
         self.failed_steps = 0  # of stage "step", for the watchdog: a Counter can only be read by collecting it
 

@@ -31,10 +31,10 @@ OnSegment = Callable[[Sequence[FormattedWord]], None]
 def _with_speakers(channel: Segmenter, words: Sequence[FormattedWord]) -> list[FormattedWord]:
     """Return the words of a whole recording with their speakers; four hours of it take seconds."""
     assert channel.speakers is not None
-    found = channel.speakers.whole([formatted.word for formatted in words])
+    speakers = channel.speakers.whole([formatted.word for formatted in words])
     return [
         FormattedWord(replace(formatted.word, speaker=speaker), formatted.text)
-        for formatted, speaker in zip(words, found, strict=True)
+        for formatted, speaker in zip(words, speakers, strict=True)
     ]
 
 

@@ -316,15 +316,15 @@ class Session:
     def _listen(self, events: list[Event]) -> list[Event]:
         """Count the words of other voices, and leave them out if the stream is of one voice alone."""
         assert self.options.speakers is not None
-        kept: list[Event] = []
+        remaining: list[Event] = []
         for event in events:
             if isinstance(event, Final | Partial) and (others := others_in(event.words)):
                 if isinstance(event, Final) and (speakers := self.channels[event.channel].speakers) is not None:
                     speakers.other_words += others
-                kept.append(without_others(event) if self.options.speakers.alone else event)
+                remaining.append(without_others(event) if self.options.speakers.alone else event)
             else:
-                kept.append(event)
-        return kept
+                remaining.append(event)
+        return remaining
 
     def _with_end(self, reason: CloseReason, events: list[Event]) -> list[Event]:
         if all(channel.closed for channel in self.channels) and self._order.finishes():
@@ -378,8 +378,8 @@ def _redacted(event: Event, redactor: Redactor) -> Event:
     """Return an event with its words masked; the words from the first masked one on are not stable."""
     match event:
         case Partial():
-            words, shown = redactor.partial(event.channel, event.words)
-            stable = min(event.stable_words, shown)
+            words, unmasked = redactor.partial(event.channel, event.words)
+            stable = min(event.stable_words, unmasked)
             return Partial(event.channel, event.start_s, event.duration_s, words, stable)
         case Final():
             return replace(event, words=redactor.final(event.channel, event.words))
@@ -388,5 +388,5 @@ def _redacted(event: Event, redactor: Redactor) -> Event:
 
 def _redacted_recording(finals: list[Final], redactor: Redactor) -> list[Final]:
     """Return all finals of a recording with their words masked."""
-    shown = redactor.recording([(final.channel, final.words) for final in finals])
-    return [replace(final, words=words) for final, words in zip(finals, shown, strict=True)]
+    masked = redactor.recording([(final.channel, final.words) for final in finals])
+    return [replace(final, words=words) for final, words in zip(finals, masked, strict=True)]

@@ -178,7 +178,7 @@ class StepCutter:
 
     def saved(self) -> SavedCutter:
         """Return the position after the last whole step."""
-        windows = tuple([each.saved() for each in self._windows])
+        windows = tuple([windows.saved() for windows in self._windows])
         return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset, windows)
 
     def replay_from(self, saved: SavedCutter) -> int:
@@ -198,8 +198,8 @@ class StepCutter:
         self._skip_in = saved.flushed + start - received
         self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
         self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset
-        for windows, place in zip(self._windows, saved.windows, strict=True):
-            windows.restore(place)
+        for windows, state in zip(self._windows, saved.windows, strict=True):
+            windows.restore(state)
 
     def _primed_start(self, saved: SavedCutter) -> tuple[int, int]:
         stepped = max(0, saved.pushed - self._lead_samples)

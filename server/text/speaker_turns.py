@@ -12,8 +12,8 @@ SPLIT_S = 0.8  # of silence between two parts. Source: Deepgram's page on `utt_s
 
 def turns(words: Words, at: int) -> bool:
     """Whether another speaker says the word at this place than the one before it."""
-    before, here = words[at - 1].word.speaker, words[at].word.speaker
-    return before is not None and here is not None and before.number != here.number
+    before, after = words[at - 1].word.speaker, words[at].word.speaker
+    return before is not None and after is not None and before.number != after.number
 
 
 def parts(words: Words, split_s: float = SPLIT_S) -> Iterator[Words]:

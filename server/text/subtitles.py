@@ -93,8 +93,8 @@ def _lines(words: Words, label: str) -> tuple[str, ...] | None:
 def cues(words: Words, label: str = "") -> list[Cue]:
     """Return the cues of one speaker, in order and without overlap; `label` stands in front of each, as "Caller: "."""
     made: list[Cue] = []
-    shown = _long_enough(passages([piece for word in words for piece in _pieces(word)], label), label)
-    for part, after in zip_longest(shown, shown[1:]):
+    cue_words = _long_enough(passages([piece for word in words for piece in _pieces(word)], label), label)
+    for part, after in zip_longest(cue_words, cue_words[1:]):
         start_ms = max(round(part[0].word.start_s * 1e3), made[-1].end_ms if made else 0)
         end_s = part[-1].word.end_s
         end_ms = round((end_s if after is None else min(end_s, after[0].word.start_s)) * 1e3)
@@ -159,8 +159,10 @@ def subtitles(form: SubtitleFormat, cues: Iterable[Cue]) -> str:
     ordered = sorted(cues, key=lambda cue: cue.start_ms)
     if form is SubtitleFormat.SRT:
         return "".join(f"{number}\n{_shown(cue, ',', cue.lines)}" for number, cue in enumerate(ordered, start=1))
-    shown = ((cue, [_span(cue) * (not at) + _escaped(line) for at, line in enumerate(cue.lines)]) for cue in ordered)
-    return "WEBVTT\n\n" + "".join(_shown(cue, ".", lines) for cue, lines in shown)
+    lines_of_cues = (
+        (cue, [_span(cue) * (not at) + _escaped(line) for at, line in enumerate(cue.lines)]) for cue in ordered
+    )
+    return "WEBVTT\n\n" + "".join(_shown(cue, ".", lines) for cue, lines in lines_of_cues)
 
 
 def _escaped(line: str) -> str:

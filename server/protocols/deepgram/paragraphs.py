@@ -21,8 +21,8 @@ MOST_SENTENCES = 6
 
 def paragraphs_of(words: Words) -> Paragraphs:
     """Return the paragraphs of one channel's words. The text names the speakers if they are distinguished."""
-    found = list(_grouped(list(_sentences(words))))
-    return Paragraphs("".join(f"\n{_text(group)}\n" for group in found).rstrip("\n"), [_paragraph(g) for g in found])
+    groups = list(_grouped(list(_sentences(words))))
+    return Paragraphs("".join(f"\n{_text(group)}\n" for group in groups).rstrip("\n"), [_paragraph(g) for g in groups])
 
 
 def _sentences(words: Words) -> Iterator[Words]:
@@ -51,14 +51,14 @@ def _text(sentences: Sequence[Words]) -> str:
     return label + joined(word.text for sentence in sentences for word in sentence)
 
 
-def _paragraph(sentences: Sequence[Words]) -> Paragraph:
-    shown = [Sentence(joined(word.text for word in words), *_times(words[0], words[-1])) for words in sentences]
-    speaker = speaker_of(sentences[0])
+def _paragraph(group: Sequence[Words]) -> Paragraph:
+    sentences = [Sentence(joined(word.text for word in words), *_times(words[0], words[-1])) for words in group]
+    speaker = speaker_of(group[0])
     return Paragraph(
-        shown,
-        sum(map(len, sentences)),
-        shown[0].start,
-        shown[-1].end,
+        sentences,
+        sum(map(len, group)),
+        sentences[0].start,
+        sentences[-1].end,
         UNSET if speaker is None else speaker,
     )
 

@@ -60,7 +60,7 @@ class SpeakerNames:
         """Return the name of a speaker."""
         if speaker in self._known:
             return self._known[speaker]
-        letter = speaker - sum(each < speaker for each in self._known)
+        letter = speaker - sum(known < speaker for known in self._known)
         return ascii_uppercase[letter % len(ascii_uppercase)]
 
     def spoken(self, speaker: int) -> str:
@@ -139,8 +139,8 @@ def known_speakers(voices: Mapping[int, Vector], references: Mapping[str, Vector
         for speaker, voice in voices.items()
         for name, reference in references.items()
     ]
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for score, speaker, name in sorted(pairs, key=lambda pair: (-pair[0], pair[1])):
-        if score >= SAME_VOICE and speaker not in found and name not in found.values():
-            found[speaker] = name
-    return found
+        if score >= SAME_VOICE and speaker not in names and name not in names.values():
+            names[speaker] = name
+    return names

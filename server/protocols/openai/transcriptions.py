@@ -254,10 +254,10 @@ class Transcriptions:
         alone = Asked(form=audio_form(None, None), options=options, live=False)
         vectors = {}
         for name, body in form.references.items():
-            found = await self._recordings.recognize(
+            reference = await self._recordings.recognize(
                 request, body, model, alone, protocol="openai", request_id=request_id
             )
-            vectors[name] = check_reference(name, found.audio_s, found.voices[0])
+            vectors[name] = check_reference(name, reference.audio_s, reference.voices[0])
         return SpeakerNames(known_speakers(recognized.voices[0], vectors))
 
     async def _form(self, request: Request) -> TranscriptionForm:

@@ -106,19 +106,19 @@ class Speakers:
     def _voice_of(self, final: Final) -> VoiceVector | None:
         """Return the mean of the vectors whose middle is inside a final, if the stream asks for it and there is one."""
         end_s = final.start_s + final.duration_s
-        found = [one for one in self._recent if final.start_s <= (one[0] + one[1]) / 2 < end_s]
-        if not (self._rules.vectors and found):
+        windows = [window for window in self._recent if final.start_s <= (window[0] + window[1]) / 2 < end_s]
+        if not (self._rules.vectors and windows):
             return None
-        mean = _mean([vector for _, _, vector in found])
-        return VoiceVector(tuple(mean.tolist()), found[-1][1] - found[0][0])
+        mean = _mean([vector for _, _, vector in windows])
+        return VoiceVector(tuple(mean.tolist()), windows[-1][1] - windows[0][0])
 
     def _with_speakers(self, words: Sequence[Word], *, settles: bool = False) -> tuple[Word, ...]:
         """Return words with their speakers, numbered in the order of finals' words; `settles`: these are of a final."""
         if self._rules.at_end or not words:
             return tuple(words)
-        found = [self._online.speaker_at(word.start_s, word.end_s) for word in words]
+        labels = [self._online.speaker_at(word.start_s, word.end_s) for word in words]
         before = self._last
-        numbers = [before := before if number is None else number for number, _ in found]
+        numbers = [before := before if number is None else number for number, _ in labels]
         clusters = changes_at_pauses(words, numbers)
         order = self._order if settles else dict(self._order)
         for cluster in clusters:
@@ -127,7 +127,7 @@ class Speakers:
             self._last = clusters[-1]
         return tuple([
             replace(word, speaker=Speaker(order[cluster], round(confidence, 4), self._is_other(word, order[cluster])))
-            for word, cluster, (_, confidence) in zip(words, clusters, found, strict=True)
+            for word, cluster, (_, confidence) in zip(words, clusters, labels, strict=True)
         ])  # fmt: skip
 
     def _is_other(self, word: Word, number: int) -> bool:
@@ -181,7 +181,7 @@ class Speakers:
         self._last = saved.last
         self._order = {cluster: number for number, cluster in enumerate(saved.order)}
         self._recent.extend(
-            (since_s, until_s, np.frombuffer(kept, np.float32)) for since_s, until_s, kept in saved.recent
+            (since_s, until_s, np.frombuffer(vector, np.float32)) for since_s, until_s, vector in saved.recent
         )
 
     def copy(self) -> Speakers:
@@ -198,12 +198,12 @@ def changes_at_pauses(words: Sequence[Word], numbers: Sequence[int]) -> list[int
     settled = list(numbers)
     changes = [at for at in range(1, len(words)) if numbers[at] != numbers[at - 1]]
     after = 0  # the change before
-    for here, until in pairwise([*changes, len(words)]):
-        begin_s = words[here].start_s
+    for change, until in pairwise([*changes, len(words)]):
+        begin_s = words[change].start_s
         near = [at for at in range(after + 1, until) if abs(words[at].start_s - begin_s) <= REACH_S]
-        moved = max(near, key=lambda at: (_pause_s(words, at), at == here))
-        settled[after:moved] = [numbers[here - 1]] * (moved - after)
-        settled[moved:until] = [numbers[here]] * (until - moved)
+        moved = max(near, key=lambda at: (_pause_s(words, at), at == change))
+        settled[after:moved] = [numbers[change - 1]] * (moved - after)
+        settled[moved:until] = [numbers[change]] * (until - moved)
         after = moved
     return settled
 
