@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -60,7 +61,8 @@ def voiced_frames(pcm: NDArray[np.int16]) -> Floats:
     energies = np.abs(np.fft.rfft(windows, config.fft_size, axis=1)) ** 2 @ mel_filters(config) + FLOOR
     power = (wave[: len(windows) * hop].reshape(-1, hop) ** 2).mean(axis=1)
     near = np.convolve(power, np.ones(13) / 13, "same")
-    return np.log(energies[near > np.percentile(power, 95) * 10 ** (-BELOW_DB / 10)]).astype(np.float32)
+    voiced = near > np.percentile(power, 95) * 10 ** (-BELOW_DB / 10)
+    return np.asarray(np.log(energies[voiced]), np.float32)
 
 
 def recordings_of(manifests: Sequence[Path]) -> tuple[list[Recording], dict[str, list[NDArray[np.int16]]]]:
@@ -112,7 +114,7 @@ def varied(frames: Floats, dice: np.random.Generator) -> Floats:
     return out
 
 
-def train(recordings: Sequence[Recording], taught: dict[str, Floats], minutes: float) -> dict[str, Floats]:
+def train(recordings: Sequence[Recording], taught: dict[str, Floats], minutes: float) -> dict[str, NDArray[Any]]:
     """Train the network; return the tensors of its 8-bit form. `taught`: the encoder's vector of each speaker."""
     dice, speakers = np.random.default_rng(0), sorted({each.speaker for each in recordings})
     by_speaker = [[each.frames for each in recordings if each.speaker == speaker] for speaker in speakers]
