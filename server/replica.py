@@ -132,6 +132,7 @@ def build_replica(
             min_endpoint_ms=settings.min_endpoint_ms,
             max_utterance_s=settings.max_utterance_s,
             max_backlog_s=settings.max_backlog_s,
+            rest_s=None if settings.rest_s == "off" else settings.rest_s,
         ),
         live_limits=LiveLimits(
             idle_timeout_s=settings.idle_timeout_s,

@@ -150,6 +150,8 @@ class Settings(BaseSettings):
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
     max_utterance_s: float = Field(30.0, gt=0)
     """Longest segment in seconds; a longer one is cut between words."""
+    rest_s: Literal["off"] | Annotated[float, Field(ge=0.8)] = "off"
+    """Seconds of silence after which a stream rests, so its steps are not computed; `off`: never. docs/sizing.md."""
     max_channels: int = Field(2, ge=1, le=20)
     """Most channels of one connection with `multichannel=true`."""
 

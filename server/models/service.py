@@ -26,6 +26,7 @@ from server.recognition.request import (
     GRAMMAR,
     RECEIPT,
     REDACT,
+    REST,
     RESUMABLE,
     REWIND,
     SPEAKERS,
@@ -93,6 +94,10 @@ class ModelService:
             raise BadParameter(str(error)) from error
         if options.finals == "accurate":
             limits = limits.with_accurate_finals()
+        if options.rest is False or is_excluded(REST, request):
+            limits = replace(limits, rest_s=None)
+        elif options.rest and limits.rest_s is None:
+            raise BadParameter("rest: streams do not rest on this server; leave it out, or set rest_s there")
         voice = self.voice
         if voice is not None and not (voice.ends_speech or options.speech_events):
             voice = None

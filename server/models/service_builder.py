@@ -183,7 +183,7 @@ class ServiceBuilder:
         settings = self._settings
 
         def setup() -> tuple[str, ...]:
-            rules = (settings.min_endpoint_ms, settings.max_utterance_s)
+            rules = (settings.min_endpoint_ms, settings.max_utterance_s, settings.rest_s)
             decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
             small = (settings.vad, str(settings.speakers))
             return model.facts.digest, model.facts.precision, *decoders, repr(rules), *small

@@ -58,6 +58,7 @@ GAUGES = {
     "tutti_gpu_memory_allocated_bytes": Combine.SUM,
     "tutti_state_pool_slots_used": Combine.SUM,
     "tutti_second_decode_queue": Combine.SUM,
+    "tutti_resting_channels": Combine.SUM,
     "process_virtual_memory_bytes": Combine.SUM,
     "process_resident_memory_bytes": Combine.SUM,  # pages that processes share count once for each
     "process_open_fds": Combine.SUM,
@@ -236,6 +237,9 @@ class _ModelFamilies:
         self.queue_depth = Gauges(registry, "tutti_batch_queue_depth", "Ready steps waiting for a batch", "model")
         self.slots_used = gauge("state_pool_slots_used", "Recurrent-state slots in use")
         self.slots = gauge("state_pool_slots", "Recurrent-state slots")
+        self.resting = Gauges(registry, "tutti_resting_channels", "Channels at rest: silent, not computed", "model")
+        rested = "Steps of silence that were answered without computing them"
+        self.rested_steps = Counters(registry, "tutti_rested_steps", rested, "model")
         self.batches = Counters(registry, "tutti_batches", "Model calls", "model")
         self.batch_rows = Counters(registry, "tutti_batch_rows", "Steps in model calls", "model")
         self.batch_size = add("batch_size", "Rows per batch", _powers_of_two(max_batch))
@@ -284,6 +288,8 @@ class ModelMetrics:
         self.queue_depth = families.queue_depth.labels(name)
         self.slots_used = families.slots_used.labels(name)
         families.slots.labels(name).set(slots)
+        self.resting = families.resting.labels(name)
+        self.rested_steps = families.rested_steps.labels(name)
         self.batches = families.batches.labels(name)
         self.batch_rows = families.batch_rows.labels(name)
         self.batch_size = families.batch_size.labels(name)

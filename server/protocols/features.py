@@ -52,13 +52,18 @@ SPEAKERS = frozenset({
 
 LISTEN = SPEAKERS | frozenset({
     "endpointing", "finals", "grammar", "interim_stability", "keyterm", "keywords", "latency", "latency_budget_ms",
-    "multichannel", "numerals", "paragraphs", "punctuate", RECEIPT, "resumable", "rewind", "smart_format",
+    "multichannel", "numerals", "paragraphs", "punctuate", RECEIPT, "rest", "resumable", "rewind", "smart_format",
     "stable_words", "step_results", UTTERANCES, "utt_split", "utterance_end_ms", "vad_events",
 })  # fmt: skip
 """Features of `/v1/listen`: refused on a path that lacks them."""
 
 _INDEX = re.compile(r"\[[0-9]*\]\Z")
-_OFF_VALUES = {"alternatives": OFF | {"1"}, "summarize": OFF | {"none"}, "task": OFF | {"transcribe"}}
+_OFF_VALUES = {
+    "alternatives": OFF | {"1"},
+    "rest": frozenset[str](),  # `false` asks for something, too
+    "summarize": OFF | {"none"},
+    "task": OFF | {"transcribe"},
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,7 @@ class Recordings:
             redact=given.redact,
             finals_at_end=finals_at_end,
             speakers=None if given.speakers is None else replace(given.speakers, at_end=finals_at_end),
+            rest=given.rest,
         )
         # `Upload` reads no further than `IN_FLIGHT_S` ahead, so the limit for live clients does not apply.
         return model.session(replace(asked, options=options), replace(replica.limits, max_backlog_s=math.inf))

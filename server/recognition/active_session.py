@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from batching.errors import BatchingError, WrongState
+from server.operations.metrics import ModelMetrics
 from server.recognition.engines import EngineStreams
 from server.recognition.events import Event, StepTiming, StreamBroken, separated
 from server.recognition.messages import AskInPauses, Flushing, ReleaseStates
-from server.recognition.session import Session
+from server.recognition.segments.resting import Rests
+from server.recognition.session import Session, rests_of
 from server.recognition.steps import Auxiliary, StepTag, Work
 from server.recognition.turn_questions import TurnQuestions
 
@@ -48,9 +50,11 @@ class ActiveSession:
         *,
         background: bool = False,
         questions: TurnQuestions | None = None,
+        metrics: ModelMetrics,
     ) -> None:
         """`questions`: to the turn model, for sessions that ask in pauses."""
         self.session = session
+        self.rests = rests_of(session)  # None: it never rests
         self.sink = sink
         self.background = background
         self.speech, self.auxiliary = speech, auxiliary
@@ -58,6 +62,7 @@ class ActiveSession:
         self._on_close = on_close
         self._questions = questions
         self._asks = False
+        self._metrics, self._resting = metrics, 0
 
     def take(self, message: Flushing) -> None:
         """Flush or end the session: its work goes to the engines, and its events to the sink."""
@@ -69,6 +74,9 @@ class ActiveSession:
         """Pass work to the engines, in order. If an engine cannot accept it, the session fails."""
         if not self.open:
             return
+        rests = self.rests
+        if rests is not None and rests.unsent_work:
+            work, rests.unsent_work = [*rests.unsent_work, *work], []
         speech = self.speech
         try:
             for piece in work:
@@ -81,6 +89,22 @@ class ActiveSession:
                     small.engine.push(small.ids[piece.channel], piece.pcm, tag=piece.tag)
         except BatchingError as error:
             self.fail(error)
+        if rests is not None:
+            self._after_rest(rests)
+
+    def _after_rest(self, rests: Rests) -> None:
+        """Count the steps that rested, and send their events."""
+        self._metrics.rested_steps.value += rests.skipped
+        rests.skipped = 0
+        if self.open:
+            self._count_resting(sum([rest.resting for rest in rests.channels]))
+            events, rests.unsent_events = rests.unsent_events, []
+            if events:
+                self.sink.on_events(events, None)
+
+    def _count_resting(self, channels: int) -> None:
+        self._metrics.resting.value += channels - self._resting
+        self._resting = channels
 
     def export(self) -> None:
         """Request every stream's state after all work so far from the engines; each becomes a `StateSaved`."""
@@ -124,6 +148,8 @@ class ActiveSession:
         if not self.open:
             return
         self.open = False
+        if self._resting:
+            self._count_resting(0)
         if self._asks and self._questions is not None:
             self._questions.leave(len(self.session.channels))
         self._on_close(self)

@@ -23,13 +23,14 @@ from server.recognition.messages import StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinals, PendingFork
 from server.recognition.results.result_order import ImmediateOrder, Unanswered
 from server.recognition.segments.segmenter import Segmenter
-from server.recognition.steps import Marker
+from server.recognition.steps import Marker, Work
 
 
 class Fork:
     """A running fork: session, sink and owner of its steps for `BatchDecoder`."""
 
     background = False
+    rests = None  # a fork does not rest
 
     def __init__(
         self,
@@ -60,6 +61,9 @@ class Fork:
             self._running, self._known_s = self.channel.segment.partial_words, self.channel.segment.known_s
         results = self.channel.decoded(message.tag)
         return results if self.pending is None else self.pending.answered(0, results)
+
+    def push(self, work: Sequence[Work]) -> None:
+        """Not called: a fork has no further work."""
 
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """End with the final."""

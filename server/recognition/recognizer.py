@@ -123,7 +123,14 @@ class Recognizer:
         if isinstance(session, WatchesResults):
             sink = session.watched(sink)
         active = ActiveSession(
-            session, sink, speech, auxiliary, self._on_session_closed, background=background, questions=self._questions
+            session,
+            sink,
+            speech,
+            auxiliary,
+            self._on_session_closed,
+            background=background,
+            questions=self._questions,
+            metrics=self._metrics,
         )
         routes = [Route(active, channel) for channel in session.channels]
         self._routes.update(zip(speech.ids, routes, strict=True))

@@ -68,6 +68,7 @@ SMART = Feature("endpointing=smart", lambda request: request.options.scored_end,
 STABLE_WORDS = Feature("stable_words", lambda request: request.options.tell_stable, live_only=True)
 MULTICHANNEL = Feature("multichannel", lambda request: request.options.streams > 1)
 FORKS = Feature("early words of turns", lambda request: request.options.forks, live_only=True)
+REST = Feature("rest", lambda request: request.options.rest is not False)
 NUMBER_TERMS = Feature(
     "redact and key terms that have numbers", lambda request: request.options.redact and _has_number(request)
 )
@@ -128,6 +129,8 @@ EXCLUSIONS = (
     Exclusion(FORKS, REDACT, "numbers are masked in the order of the segments", yields=True),
     Exclusion(FORKS, RESUMABLE, _TICKETS, yields=True),
     Exclusion(FORKS, MULTICHANNEL, "pauses are those of one channel", yields=True),
+    Exclusion(REST, REWIND, "a correction places words by all audio before it", yields=True),
+    Exclusion(REST, SPEAKERS, "vectors of voices are those of all audio", yields=True),
 )
 
 

@@ -8,6 +8,7 @@ from server.recognition.audio_digest import AudioDigest
 from server.recognition.keyterms.session_keyterms import SessionKeyterms
 from server.recognition.results.result_order import AudioOrder
 from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
+from server.recognition.segments.resting import Rest
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepCutter
 
@@ -31,26 +32,40 @@ class Resumption:
         self._sample_rate, self._step_s = sample_rate, step_s
         self._digest = digest
         self.order = order
+        self.rests: Sequence[Rest] = ()  # by channel; empty if the stream never rests
 
     @property
     def unmarked_s(self) -> float:
         """Audio sent to the engine since the last mark, per channel."""
         return self.order.unmarked * self._step_s / len(self._channels)
 
+    @property
+    def waits(self) -> bool:
+        """Whether steps wait for a decision about rest; until then `mark` cannot be called."""
+        return any(rest.waits for rest in self.rests)
+
     def mark(self) -> None:
         """Save the input side after all steps so far; a `StateSaved` has the engine's state of each channel."""
         phrases, allowance = self._keyterms.saved()
-        cutters = tuple(cutter.saved() for cutter in self._cutters)
+        assert not self.waits, "a state is saved between two steps"
+        kept = [rest.kept_steps for rest in self.rests] or [0] * len(self._cutters)
+        cutters = tuple(cutter.saved(steps) for cutter, steps in zip(self._cutters, kept, strict=True))
         steps = tuple(channel.settings.bias_steps for channel in self._channels)
         digest = None
         if self._digest is not None:
             pairs = zip(self._cutters, cutters, strict=True)
             digest = self._digest.saved(min(cutter.stepped_to(place) for cutter, place in pairs))
         levels = tuple(channel.meter.saved() for channel in self._channels)
-        self.order.mark(SavedInput(cutters, phrases, allowance, self._keyterms.current.context, steps, levels, digest))
+        for rest in self.rests:
+            rest.marks += 1
+        resting = tuple(rest.resting for rest in self.rests)
+        context = self._keyterms.current.context
+        self.order.mark(SavedInput(cutters, phrases, allowance, context, steps, levels, digest, resting))
 
     def exported(self, channel: Segmenter, state: bytes, auxiliary: tuple[bytes, ...]) -> None:
         """Take the engines' states of one channel, decoded up to the oldest mark that lacks them."""
+        if self.rests:
+            self.rests[channel.index].marks -= 1
         self.order.exported(channel.index, (state, auxiliary), channel.saved(self._keyterms.initial.bias))
 
     def replay_from_s(self, saved: SavedInput) -> float:
@@ -67,11 +82,7 @@ class Resumption:
 
         The caller restores the model's states. Raises: ValueError, ModelError; nothing has changed then.
         """
-        if any(
-            len(channel.followed) != len(cutter.windows)
-            for channel, cutter in zip(self._channels, saved.audio.cutters, strict=True)
-        ):
-            raise ValueError("only one of the two has an auxiliary model")
+        self._check_kind(saved)
         default = self._keyterms.initial.bias
         paired = self._paired(saved)
         states = [channel.restored_state(one, default) for channel, one in paired]
@@ -79,10 +90,6 @@ class Resumption:
         restore_keyterms = self._keyterms.restoring(audio.phrases, audio.allowance, audio.context)
         steps = list(zip(self._channels, audio.context_steps, strict=True))
         begin = self._replay_from(saved.audio)
-        if (saved.audio.digest is None) != (self._digest is None):
-            raise ValueError(
-                "a stream with receipts cannot be resumed without them, nor one without receipts with them"
-            )
 
         def restore() -> None:
             restore_keyterms()
@@ -91,7 +98,9 @@ class Resumption:
                 self._digest.restore(saved.audio.digest, begin)
             for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
                 cutter.restore(place, begin)
-            for (channel, one), (state, bias), place in zip(paired, states, saved.audio.cutters, strict=True):
+            for rest, resting in zip(self.rests, audio.resting, strict=True):
+                rest.restore(resting)
+            for (channel, one), (state, bias), place in zip(paired, states, audio.cutters, strict=True):
                 channel.restore(one, state, bias, [windows.end for windows in place.windows])
                 channel.meter.restore(audio.levels[channel.index])
             keyterms = self._keyterms.current
@@ -100,6 +109,17 @@ class Resumption:
                     channel.set_bias(keyterms.bias, left, keyterms.without_context.bias)
 
         return restore
+
+    def _check_kind(self, saved: SavedStream) -> None:
+        """Raises: ValueError unless a saved stream has the same parts as this one."""
+        if any((channel.utterance.speech is None) != (one.voice is None) for channel, one in self._paired(saved)):
+            raise ValueError("only one of the two has a voice-activity model")
+        if (saved.audio.digest is None) != (self._digest is None):
+            raise ValueError(
+                "a stream with receipts cannot be resumed without them, nor one without receipts with them"
+            )
+        if len(saved.audio.resting) != len(self.rests):
+            raise ValueError("only one of the two may rest")
 
     def _paired(self, saved: SavedStream) -> list[tuple[Segmenter, SavedChannel]]:
         return list(zip(self._channels, saved.channels, strict=True))

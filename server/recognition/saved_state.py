@@ -24,6 +24,7 @@ class SavedCutter(msgspec.Struct, array_like=True, frozen=True):
     pushed: int  # model-rate samples in whole steps since then
     reset: bool  # the next step resets the model
     windows: tuple[SavedWindows, ...]  # of the stream's auxiliary models
+    kept: int = 0  # steps before the position that are cut again, for the end of a rest
 
 
 class SavedPartials(msgspec.Struct, array_like=True, frozen=True):
@@ -115,6 +116,7 @@ class SavedInput(msgspec.Struct, array_like=True, frozen=True):
     context_steps: tuple[int, ...]  # for which they hold, by channel
     levels: tuple[SavedLevels, ...]  # by channel
     digest: SavedDigest | None = None  # of a stream with receipts
+    resting: tuple[bool, ...] = ()  # by channel; empty for a stream that never rests
 
 
 class SavedStream(msgspec.Struct, array_like=True, frozen=True):

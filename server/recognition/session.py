@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from model.ctc.interface import Decoder, TwoPass
 from model.description import ModelDescription
 from server.audio.pcm import MARGIN_S, PCM
 from server.errors import BacklogExceeded, CloseReason
 from server.recognition.audio_digest import AudioDigest
-from server.recognition.events import Closed, Event, Final, FinalReason, Partial
+from server.recognition.events import Closed, Event, Final, FinalReason
 from server.recognition.keyterms.session_keyterms import SessionKeyterms
 from server.recognition.messages import (
     AskInPauses,
@@ -33,6 +32,7 @@ from server.recognition.messages import (
     TicketTaken,
     Waited,
 )
+from server.recognition.results.masked import masked, masked_recording
 from server.recognition.results.pending_finals import PendingFinals, marked
 from server.recognition.results.result_order import (
     AudioOrder,
@@ -45,14 +45,12 @@ from server.recognition.results.result_order import (
 from server.recognition.resumption import Resumption
 from server.recognition.segments.endpointing import VoiceActivity, VoiceRules
 from server.recognition.segments.pauses import PauseQuestions, Pauses
-from server.recognition.segments.segmenter import Closing, Segmenter, other_words
-from server.recognition.segments.speaker_rules import SPEAKER_WINDOW, SpeakerRules, others_in, without_others
+from server.recognition.segments.resting import Rest, Rests
+from server.recognition.segments.segmenter import Closing, Segmenter, listened, other_words, speakers_by
+from server.recognition.segments.speaker_rules import SPEAKER_WINDOW
 from server.recognition.session_options import Limits, SessionOptions, endpoint_rules
 from server.recognition.steps import AudioInput, Auxiliary, Marker, StepCutter, StepTag, Work
 from server.text.redaction import Redactor
-
-if TYPE_CHECKING:
-    from server.recognition.segments.speakers import Speakers
 
 
 class Session:
@@ -118,10 +116,18 @@ class Session:
         self._pauses: Pauses | None = None
         if options.fork_after_s is not None and options.streams == 1:
             self._find_pauses(Pauses(options.fork_after_s if options.forks else math.inf))
-        if isinstance(decoder, TwoPass) or (self._pauses is not None and options.forks):
-            self._order = self.pending = PendingFinals(options.streams, self._order, self._unanswered)
-            self._takes[Waited] = Session._waited
         self._on_work: list[Callable[[list[Work]], None]] = []
+        if isinstance(decoder, TwoPass) or (self._pauses is not None and options.forks):
+            self.pending = PendingFinals(options.streams, self._order, self._unanswered)
+        self._order_results()
+        self._rests: Rests | None = None  # None: the stream never rests
+        if limits.rest_s is not None and not options.speakers:  # vectors of voices are those of all audio
+            self._rest_after(limits.rest_s, config)
+
+    def _order_results(self) -> None:
+        if self.pending is not None:
+            self._order = self.pending
+            self._takes[Waited] = Session._waited
         if not isinstance(order := self._order, ImmediateOrder):
             self._on_work.append(order.send)
             self._on_results.append(lambda message, results: order.answered(message.channel, results))
@@ -130,7 +136,8 @@ class Session:
         """Add the stages that leave out or mask words."""
         speakers = self.options.speakers
         if speakers is not None and speakers.listens and not speakers.at_end:
-            self._on_events.append(Session._listen)
+            alone = speakers.alone
+            self._on_events.append(lambda session, events: listened(session.channels, events, alone=alone))
         if self._redactor is not None:
             self._on_events.append(Session._hold if self.options.finals_at_end else Session._mask)
 
@@ -141,6 +148,14 @@ class Session:
             self.channels, cutters, self.keyterms, order, sample_rate=rate, step_s=self._step_s, digest=self._digest
         )
         self._takes |= {StateSaved: Session._state_saved, TicketTaken: Session._ticket_taken}
+
+    def _rest_after(self, after_s: float, config: ModelDescription) -> None:
+        self._rests = rests = Rests([Rest(channel, config, after_s) for channel in self.channels])
+        for cutter, rest in zip(self.audio.cutters, rests.channels, strict=True):
+            cutter.kept = rest.last
+        self._takes[StepDecoded] = Session._decoded_or_replayed
+        if self.resumption is not None:
+            self.resumption.rests = rests.channels
 
     def _find_pauses(self, pauses: Pauses) -> None:
         self._pauses = pauses
@@ -178,7 +193,9 @@ class Session:
             receive(samples)
         work = self.audio.cut(samples, message.arrived_s, message.channel)
         if work:
-            self._send(work)
+            silences_s = self._send(work)
+            if self._rests is not None:
+                self._rests.unsent_events += self._rests.sent(work, silences_s, self._rested)
         return work
 
     def _finalize(self, message: FlushText) -> list[Work | Event]:
@@ -251,7 +268,18 @@ class Session:
     def _state_saved(self, message: StateSaved) -> list[Event]:
         assert self.resumption is not None, "only what was marked is exported"
         self.resumption.exported(self.channels[message.channel], message.state, message.auxiliary)
-        return self._due(self._order.add([]))
+        events = self._due(self._order.add([]))
+        return events if self._rests is None else events + self._rests.due(message.channel, self._rested)
+
+    def _rested(self, channel: int, tag: StepTag) -> list[Event]:
+        return self._decoded(StepDecoded(channel, tag))
+
+    def _decoded_or_replayed(self, message: StepDecoded) -> list[Event]:
+        if message.tag.marker is Marker.REPLAY:
+            self.channels[message.channel].segment.replayed()
+            return []
+        assert self._rests is not None, "only then"
+        return self._decoded(message) + self._rests.due(message.channel, self._rested)
 
     def _ticket_taken(self, _: TicketTaken) -> list[Event]:
         return self._due(self._order.add([]))
@@ -283,8 +311,11 @@ class Session:
             if self._digest is not None:
                 empty = marked(empty, self._digest.mark)
             events += self._order.unasked(channel.index, empty)
-        self._send(work)
-        return [*work, *self._due(self._order.add(events))]
+        silences_s = self._send(work)
+        events = self._due(self._order.add(events))
+        if self._rests is not None:
+            events += self._rests.sent(work, silences_s, self._rested)
+        return [*work, *events]
 
     def _open_speech(self, index: int) -> OpenSpeech:
         channel, pending_s = self.channels[index], math.inf
@@ -292,8 +323,12 @@ class Session:
             pending_s = self.pending.first_word_s(index)
         return OpenSpeech(min(channel.segment.first_word_s, pending_s), channel.decoded_s)
 
-    def _send(self, work: list[Work]) -> None:
-        """Record work in the order in which it is sent; mark the steps after which the stream is forked."""
+    def _send(self, work: list[Work]) -> list[float]:
+        """Record work in the order in which it is sent; mark the steps after which the stream is forked.
+
+        Returns: the silence after each step, 0 before the fork of its pause.
+        """
+        silences_s: list[float] = []
         for order in self._on_work:
             order(work)
         for number, piece in enumerate(work):
@@ -302,35 +337,25 @@ class Session:
                 silence_s = self.channels[piece.channel].sent(piece.pcm, piece.tag.marker)
                 for stage in self._on_step:
                     work[number] = stage(work[number], silence_s)
+                fork_follows = self._pauses is not None and self._pauses.spoken
+                silences_s.append(0.0 if fork_follows else silence_s)
         if self.keyterms.current.context:
             self.keyterms.sent()
+        return silences_s
 
     def _mask(self, events: list[Event]) -> list[Event]:
         assert self._redactor is not None
-        return [_redacted(event, self._redactor) for event in events]
+        return [masked(event, self._redactor) for event in events]
 
     def _hold(self, events: list[Event]) -> list[Event]:
         self._finals_at_end += [event for event in events if isinstance(event, Final)]
         return [event for event in events if not isinstance(event, Final)]
 
-    def _listen(self, events: list[Event]) -> list[Event]:
-        """Count the words of other voices, and leave them out if the stream is of one voice alone."""
-        assert self.options.speakers is not None
-        remaining: list[Event] = []
-        for event in events:
-            if isinstance(event, Final | Partial) and (others := others_in(event.words)):
-                if isinstance(event, Final) and (speakers := self.channels[event.channel].speakers) is not None:
-                    speakers.other_words += others
-                remaining.append(without_others(event) if self.options.speakers.alone else event)
-            else:
-                remaining.append(event)
-        return remaining
-
     def _with_end(self, reason: CloseReason, events: list[Event]) -> list[Event]:
         if all(channel.closed for channel in self.channels) and self._order.finishes():
             mark = None if self._digest is None else self._digest.mark()
             if self._redactor is not None and self._finals_at_end:
-                events += _redacted_recording(self._finals_at_end, self._redactor)
+                events += masked_recording(self._finals_at_end, self._redactor)
             events.append(Closed(reason, self.audio.received_s, mark, other_words(self.channels)))
         return events
 
@@ -347,16 +372,10 @@ def _channels(
             rules,
             bias=options.keyterms.bias,
             speech=VoiceActivity(voice, config.sample_rate) if voice else None,
-            speakers=None if options.speakers is None else _speakers(options.speakers),
+            speakers=None if options.speakers is None else speakers_by(options.speakers),
         )
         for index in range(options.streams)
     ])  # fmt: skip
-
-
-def _speakers(rules: SpeakerRules) -> Speakers:
-    from server.recognition.segments.speakers import Speakers
-
-    return Speakers(rules)
 
 
 def _ignored(_session: Session, _: Message) -> list[Event]:
@@ -374,19 +393,6 @@ def _asked(questions: Sequence[PauseQuestions], step: Work, silence_s: float) ->
     return step
 
 
-def _redacted(event: Event, redactor: Redactor) -> Event:
-    """Return an event with its words masked; the words from the first masked one on are not stable."""
-    match event:
-        case Partial():
-            words, unmasked = redactor.partial(event.channel, event.words)
-            stable = min(event.stable_words, unmasked)
-            return Partial(event.channel, event.start_s, event.duration_s, words, stable)
-        case Final():
-            return replace(event, words=redactor.final(event.channel, event.words))
-    return event
-
-
-def _redacted_recording(finals: list[Final], redactor: Redactor) -> list[Final]:
-    """Return all finals of a recording with their words masked."""
-    masked = redactor.recording([(final.channel, final.words) for final in finals])
-    return [replace(final, words=words) for final, words in zip(finals, masked, strict=True)]
+def rests_of(session: Session) -> Rests | None:
+    """Return the rests of a session's channels, for its owner; None if it never rests."""
+    return session._rests

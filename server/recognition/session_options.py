@@ -72,6 +72,7 @@ class SessionOptions:
     spoken_order: bool = False  # finals of several channels in the order in which they were said
     receipts: bool = False  # finals have the digest of the audio that they depend on
     fork_after_s: float | None = None  # silence after which the words of a turn are needed; one channel only
+    rest: bool | None = None  # whether steps of long silence may be left out; None: as the operator chose
     forks: bool = False  # these words are those of a fork
     speakers: SpeakerRules | None = None  # None: speakers are not distinguished
 
@@ -95,6 +96,7 @@ class Limits:
     silence_endpoint_ms: float | None = 2_400.0  # no setting: closes a segment without words
     max_utterance_s: float = 30.0
     max_backlog_s: float = 30.0
+    rest_s: float | None = None  # silence after which steps are not computed; None: all are
 
     def with_accurate_finals(self) -> Limits:
         """Return the limits of a stream with accurate finals: its segments end after longer pauses."""

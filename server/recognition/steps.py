@@ -49,6 +49,7 @@ class Marker(Enum):
     FLUSH = "flush"  # silence that makes the model output its last audio
     FINALIZE = "finalize"  # last step of a flush requested by the client
     CLOSE = "close"  # last step of a channel
+    REPLAY = "replay"  # audio before the end of a rest, which was answered before
 
 
 class StepTag(msgspec.Struct, frozen=True, gc=False):
@@ -151,6 +152,8 @@ class StepCutter:
         self._pushed = 0  # model-rate samples in whole steps since the last flush, with the lead
         self._reset = False
         self._skip_in = self._skip_out = 0  # samples to skip after a restore: before, and after, the resampler
+        self.kept: deque[PCM] | None = None  # receives the steps that are only cut again
+        self._again = 0  # number of further steps to cut again after a restore
         self._answered_to = -1  # samples up to which, inclusive, flushes were answered before the state was saved
 
     @property
@@ -169,17 +172,23 @@ class StepCutter:
         if self._received <= self._answered_to:
             return True
         since_flush = self._received - self._flushed
-        return since_flush * self._config.sample_rate < self._stepped * self._sample_rate
+        answered = max(0, self._answered - self._lead_samples)
+        return since_flush * self._config.sample_rate < answered * self._sample_rate
 
     @property
     def _stepped(self) -> int:
         """Model-rate samples of audio in whole steps since the last flush."""
         return max(0, self._pushed - self._lead_samples)
 
-    def saved(self) -> SavedCutter:
-        """Return the position after the last whole step."""
-        windows = tuple([windows.saved() for windows in self._windows])
-        return SavedCutter(self._flushed, self._base_sample, self._pushed, self._reset, windows)
+    @property
+    def _answered(self) -> int:
+        """Model-rate samples in whole steps since the last flush, with the lead and with those to cut again."""
+        return self._pushed + self._again * self.step_samples
+
+    def saved(self, kept_steps: int = 0) -> SavedCutter:
+        """Return the position after the last whole step; `kept_steps` before it are cut again after a restore."""
+        windows, kept = tuple([windows.saved() for windows in self._windows]), kept_steps + self._again
+        return SavedCutter(self._flushed, self._base_sample, self._answered, self._reset, windows, kept)
 
     def replay_from(self, saved: SavedCutter) -> int:
         """Return the sample, at the client's rate, from which a client must send its audio again for this position."""
@@ -197,12 +206,14 @@ class StepCutter:
         self._answered_to = saved.flushed if received < saved.flushed else -1
         self._skip_in = saved.flushed + start - received
         self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
-        self._base_sample, self._pushed, self._reset = saved.base_sample, saved.pushed, saved.reset
+        self._again, self._plain = saved.kept, self._plain and not saved.kept
+        self._base_sample, self._reset = saved.base_sample, saved.reset
+        self._pushed = saved.pushed - saved.kept * self.step_samples
         for windows, state in zip(self._windows, saved.windows, strict=True):
             windows.restore(state)
 
     def _primed_start(self, saved: SavedCutter) -> tuple[int, int]:
-        stepped = max(0, saved.pushed - self._lead_samples)
+        stepped = max(0, saved.pushed - saved.kept * self.step_samples - self._lead_samples)
         return primed_start(stepped, self._sample_rate, self._config.sample_rate)
 
     def start_at(self, received: int) -> None:
@@ -296,6 +307,9 @@ class StepCutter:
         self._complete += [(tile, now) for tile in self._steps.push(pcm)]
         while self._complete and (flushing or self._may_go(len(self._complete[0][0]))):
             tile, complete_s = self._complete.popleft()
+            if self._again:
+                self._cut_again(tile)
+                continue
             work += self._windows_of(tile)
             self._pushed += len(tile)
             # A resampler may round up: no step ends after the audio that was received.
@@ -304,6 +318,14 @@ class StepCutter:
             tag = StepTag(self._base_sample + stepped, end_s, Marker.AUDIO, complete_s)
             work.append(Work(self._channel, tile, tag, self._take_reset(), prompt=self.prompt))
         return work
+
+    def _cut_again(self, tile: PCM) -> None:
+        """Keep a step that was answered before the state was saved."""
+        assert self.kept is not None, "only streams that rest keep steps"
+        self.kept.append(tile)
+        self._pushed += len(tile)
+        self._again -= 1
+        self._plain = not self._again and self._resampler is None and self._lead is None and not self._windows
 
     def _windows_of(self, step: PCM) -> list[Work]:
         """Return the windows completed by the samples of the next step, without its part of the lead."""

@@ -279,4 +279,4 @@ class _Replay:
 def _limits(setup: Setup, here: Limits) -> Limits:
     """Return the limits of the stream's server."""
     own: dict[str, Any] = {name: value for name, value in setup.settings.items() if hasattr(here, name)}
-    return replace(here, **own)
+    return replace(here, **({"rest_s": None} | own))  # absent: the stream's server had no rest

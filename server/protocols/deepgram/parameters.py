@@ -177,6 +177,10 @@ PARAMETERS = (
         "adds a signed `receipt` to each final and to the last message: digests of audio, model, key terms, settings "
         "and words, with which `tutti replay` derives the words again; key terms cannot change, nor `Context` add any; "
         "refused without a key of the server, and for uploads", ours=True),
+    Parameter("rest", BOOLEAN, "the server's", "`false`: long silence is computed, too.",
+        "`false`: every step is computed, also in [long silence](sizing.md#rest-in-silence); `true` is refused where "
+        "streams do not rest",
+        ours=True),
     Parameter("filler_words", BOOLEAN, "`false`", "Accepted; listed in `x-ignored-params` if true.",
         'accepted, and listed in `x-ignored-params`: words such as "uh" are not added or removed', kind=Kind.IGNORED),
     Parameter("no_delay", BOOLEAN, "–", "Accepted.", "accepted", kind=Kind.HARMLESS),

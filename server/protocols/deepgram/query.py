@@ -130,6 +130,7 @@ def parse_query(
         receipts=_boolean(query, RECEIPT),
         rewind_s=float(_integer(query, "rewind")),
         speakers=_speakers(query, live=live) if speakers else None,
+        rest=_boolean(query, "rest") if "rest" in query else None,
     )
     return ListenRequest(
         form=form,

@@ -77,7 +77,7 @@ def _settings(model: ModelService, limits: Limits, vad: str) -> dict[str, float 
         "min_endpoint_ms": limits.min_endpoint_ms,
         "silence_endpoint_ms": limits.silence_endpoint_ms,
         "vad": vad,
-    }
+    } | ({} if limits.rest_s is None else {"rest_s": limits.rest_s})
 
 
 def digests_of(model: ModelService, request: ListenRequest, setup: Setup) -> Digests:

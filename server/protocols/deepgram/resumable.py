@@ -127,6 +127,7 @@ class ResumableStream(DeepgramStream):
         self._had_s = 0.0  # stream time up to which it has received interims
         self._marked_s = tickets.now()
         self._every_s = EVERY_S
+        self._mark_waits = False  # for a decision about rest
         if session.resumption is not None:
             tickets.opened()
 
@@ -143,6 +144,8 @@ class ResumableStream(DeepgramStream):
         resumption = self._session.resumption
         if resumption is None:
             return
+        if self._mark_waits and not resumption.order.marking:
+            self._mark()
         while self._state.sends and (saved := resumption.order.take_saved()) is not None:
             self._put(OutFrame(self._ticket(saved)))
             if self._state is State.LEAVING and not resumption.order.marking:
@@ -190,6 +193,9 @@ class ResumableStream(DeepgramStream):
         """Request the next ticket."""
         assert self._recognition is not None, "only a running stream is marked"
         assert self._session.resumption is not None, "only resumable streams are marked"
+        self._mark_waits = self._session.resumption.waits
+        if self._mark_waits:  # the result that a rest waits for comes first
+            return
         self._session.resumption.mark()
         self._marked_s = self._tickets.now()
         self._recognition.export()

@@ -52,7 +52,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 REPEATABLE = frozenset({"keyterm", "language_hint", "redact", "tag"})
 QUERY = frozenset({
     "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "keyterm",
-    "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "tag",
+    "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "rest", "tag",
 })  # fmt: skip
 encode = msgspec.json.Encoder().encode
 
@@ -259,6 +259,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
         redact=redaction(given),
         fork_after_s=rules.fork_after_s,
         forks=True,
+        rest=boolean("rest", query["rest"]) if "rest" in query else None,
     )
     return FluxRequest(
         form=form,

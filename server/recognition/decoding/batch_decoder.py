@@ -21,8 +21,9 @@ from server.recognition.decoding.second_pass import Outcome, SegmentPass
 from server.recognition.events import Event, StepTiming
 from server.recognition.messages import StateSaved, StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinal, PendingFinals
+from server.recognition.segments.resting import Rests
 from server.recognition.segments.segmenter import Segmenter
-from server.recognition.steps import Auxiliary, StepTag, WindowTag
+from server.recognition.steps import Auxiliary, StepTag, WindowTag, Work
 
 Outputs = NDArray[np.float32]
 
@@ -74,6 +75,13 @@ class StreamOwner(Protocol):
     @property
     def sink(self) -> EventSink:
         """Receives the events."""
+
+    @property
+    def rests(self) -> Rests | None:
+        """Work that waited for results; None: there is never any."""
+
+    def push(self, work: Sequence[Work]) -> None:
+        """Pass work to the engines, after work that waited."""
 
     def fail(self, error: Exception) -> None:
         """End the stream because of this error."""
@@ -233,6 +241,9 @@ class BatchDecoder:
                 timing = StepTiming(
                     row.tag.arrived_s, row.queue_wait_s, batch.step_s, handover_s, decode_s, decoded_s, batch.rows
                 )
+                rests = route.active.rests
+                if rests is not None and rests.unsent_work:
+                    route.active.push(())
                 pending = route.active.session.pending
                 if pending is not None and pending:
                     self._start_second_pass(route, pending, timing)
@@ -291,6 +302,7 @@ def _send_states(route: Route, state: bytes, auxiliary: tuple[bytes, ...] = ()) 
     if route.active.open:
         assert isinstance(route.active, ActiveSession), "a fork has no tickets"
         events = route.active.session.take(StateSaved(route.channel.index, state, auxiliary))
+        route.active.push(())
         route.active.sink.on_events(events, None)
 
 

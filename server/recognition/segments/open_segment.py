@@ -52,6 +52,7 @@ class OpenSegment:
         self.base_s = 0.0  # stream time at which the decoder state started
         self.start_s = 0.0  # where the segment starts
         self.cursor_s = 0.0  # end of the last step that was decoded
+        self.resting = False  # whether the next steps are silence that is not computed
 
     @property
     def first_word_s(self) -> float:
@@ -102,11 +103,34 @@ class OpenSegment:
     # Steps
 
     def answered(self, end_s: float) -> None:
-        """Record that the decoder state was advanced over the next step, which ends at `end_s`."""
+        """Record that the decoder state was advanced over the next step, which ends at `end_s`, or that it rests."""
+        if self.resting:
+            self.base_s += end_s - self.cursor_s
+        else:
+            self.replayed()
+        self.cursor_s = end_s
+
+    def rest(self) -> None:
+        """Begin a rest: the segment, which has no text, continues, but its decoder's time stands still."""
+        self._placer.restart()
+        self.resting = True
+
+    def wake(self, replayed_s: float) -> None:
+        """End the rest with the last `replayed_s` of the audio; the next steps replay them."""
+        self.base_s -= replayed_s
+        self.resting = False
+
+    def computes(self, step: PCM) -> None:
+        """Record a step (S,) that is sent to the engine."""
+        self.gate.sent(step)
+        if self.audio is not None:
+            self.audio.add(step)
+
+    def replayed(self) -> None:
+        """Record that the decoder state was advanced over a step that precedes the cursor."""
         self.gate.answered()
         if self.audio is not None:
             self.audio.answered()
-        self.cursor_s = end_s
 
     def start_at(self, stream_s: float) -> None:
         """Let the stream time begin at `stream_s`."""

@@ -105,6 +105,11 @@ class Pauses:
         self._spoken = False  # since the last fork
         self._unanswered: deque[tuple[Silence, PendingFork | None]] = deque()  # one for each unanswered step
 
+    @property
+    def spoken(self) -> bool:
+        """Whether speech was sent that no fork has followed yet."""
+        return self._spoken
+
     def forks(self, silence_s: float) -> bool:
         """Take the silence after a step of audio; return whether the stream is forked after it."""
         before_s, self._silence_s = self._silence_s, silence_s

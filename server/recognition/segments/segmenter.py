@@ -14,7 +14,7 @@ from model.ctc.interface import Decoder, DecoderState, SavesStates
 from model.ctc.rewind import RewindDecoder
 from model.description import ModelDescription
 from server.audio.pcm import PCM
-from server.recognition.events import Correction, Event, Final, FinalReason, TurnAnswered
+from server.recognition.events import Correction, Event, Final, FinalReason, Partial, TurnAnswered
 from server.recognition.results.pending_finals import PendingFinal, Result
 from server.recognition.saved_state import SavedChannel
 from server.recognition.segments.channel_settings import SettingsByStep
@@ -22,6 +22,7 @@ from server.recognition.segments.endpointing import OVERTIME_S, EndpointRules, S
 from server.recognition.segments.open_segment import OpenSegment
 from server.recognition.segments.pauses import LevelMeter
 from server.recognition.segments.rewinding import Rewind, Rewinding
+from server.recognition.segments.speaker_rules import SpeakerRules, others_in, without_others
 from server.recognition.segments.utterance import Utterance
 from server.recognition.steps import Auxiliary, Follower, Marker, StepTag
 
@@ -68,6 +69,7 @@ class Segmenter:
         self._rewinding = Rewinding(decoder) if isinstance(decoder, RewindDecoder) else None
         self._flushes: deque[list[FinalReason]] = deque()  # pending ones, each with the empty finals after it
         self._closing = Closing.NO
+        self.rests = False  # whether it may rest: then `computes` records what is sent to the engine
 
     @property
     def decoded_s(self) -> float:
@@ -85,13 +87,20 @@ class Segmenter:
         until = self.settings.bias_until
         if until is not None and self.settings.steps_sent == until[0]:
             self.set_bias(until[1])
-        self.segment.gate.sent(step)
-        if self.segment.audio is not None:
-            self.segment.audio.add(step)
+        if not self.rests:
+            self.segment.computes(step)
         if marker is not Marker.AUDIO:
             return self.meter.silence_s
         self._silences.append(silence_s := self.meter.push(step))
         return silence_s
+
+    # Rest
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether nothing is open that computed silence could change: no text, no voice, no start after a flush."""
+        speech, state = self.utterance.speech, self.segment.state
+        return state.frames > 0 and not state.has_text and not (speech is not None and speech.speaking)
 
     # Snapshots and copies
 
@@ -312,6 +321,26 @@ class Segmenter:
         return final if self.speakers is None else self.speakers.in_final(final)
 
 
+def speakers_by(rules: SpeakerRules) -> Speakers:
+    """Return what distinguishes the speakers of one channel; its module is loaded only for this."""
+    from server.recognition.segments.speakers import Speakers
+
+    return Speakers(rules)
+
+
 def other_words(channels: Sequence[Segmenter]) -> int:
     """Return the words of finals so far by other voices than the one that is listened to."""
     return sum([one.speakers.other_words for one in channels if one.speakers is not None])
+
+
+def listened(channels: Sequence[Segmenter], events: list[Event], *, alone: bool) -> list[Event]:
+    """Count the words of other voices, and leave them out if the stream is of one voice `alone`."""
+    kept: list[Event] = []
+    for event in events:
+        if isinstance(event, Final | Partial) and (others := others_in(event.words)):
+            if isinstance(event, Final) and (speakers := channels[event.channel].speakers) is not None:
+                speakers.other_words += others
+            kept.append(without_others(event) if alone else event)
+        else:
+            kept.append(event)
+    return kept

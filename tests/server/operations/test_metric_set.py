@@ -64,6 +64,8 @@ TABLE: dict[str, tuple[str, set[str]]] = {
     "tutti_second_decode_failures": ("counter", {"model"}),
     "tutti_second_decode_fallbacks": ("counter", {"model", "reason"}),
     "tutti_forks": ("counter", {"model", "outcome"}),
+    "tutti_resting_channels": ("gauge", {"model"}),
+    "tutti_rested_steps": ("counter", {"model"}),
     "tutti_turn_words_differing": ("counter", set()),
     "tutti_handshake_seconds": ("histogram", set()),
     "tutti_session_duration_seconds": ("histogram", set()),

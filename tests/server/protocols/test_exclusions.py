@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from model.ctc.beam import BeamDecoder
 from server.models.loading import LoadedModel
-from server.recognition.request import EXCLUSIONS, FORKS, PACKED, Exclusion, exclusion_table, is_excluded
+from server.recognition.request import EXCLUSIONS, FORKS, PACKED, REST, Exclusion, exclusion_table, is_excluded
 from server.recognition.steps import Auxiliary
 from tests.server.models.test_several_models import Titled
 from tests.support.protocols.listen_query import RAW, query
@@ -183,6 +183,11 @@ def test_every_pair_that_is_refused_is_refused_by_both_names(server: LiveServer)
 @pytest.mark.parametrize(("extra", "yields"), [("", False), ("redact=pci", True), ("resumable=true", True)])
 def test_early_words_yield_to_what_excludes_them(extra: str, yields: bool) -> None:
     assert is_excluded(FORKS, query(f"{RAW}&{extra}")) is yields
+
+
+@pytest.mark.parametrize(("extra", "yields"), [("", False), ("rewind=5", True), ("diarize=true", True)])
+def test_rest_yields_to_corrections_and_speakers(extra: str, yields: bool) -> None:
+    assert is_excluded(REST, query(f"{RAW}&{extra}", speakers=True)) is yields
 
 
 def test_the_page_has_the_table() -> None:

@@ -17,9 +17,11 @@ import soundfile
 
 from model import checkpoint
 from server.receipts.keys import ReceiptKeys
+from server.receipts.receipt import ModelInfo, Setup
 from server.receipts.recorded import BadReceipt, Recorded
+from server.recognition.session_options import Limits
 from server.settings import Settings
-from server.tools.replay import Replayer
+from server.tools.replay import Replayer, _limits
 from tests.support.servers.live_server import Frame
 from tests.support.servers.receipted import RATE, record, recorded, shipped_server, spoken, with_keys
 
@@ -245,3 +247,11 @@ def test_without_the_first_receipt_there_is_no_replay(streams: Streams, tmp_path
     found = Recorded(recorded(streams.frames).entries[1:])
     with pytest.raises(BadReceipt, match="the first receipt of the stream is missing"):
         streams.replay(found, written(tmp_path, streams.audio))
+
+
+@pytest.mark.parametrize("here_s", [None, 0.8])
+@pytest.mark.parametrize("rest_s", [None, 1.5])
+def test_a_replay_rests_as_the_server_of_the_stream_did(here_s: float | None, rest_s: float | None) -> None:
+    settings: dict[str, float | str | None] = {} if rest_s is None else {"rest_s": rest_s}
+    setup = Setup("", ModelInfo("", "", "", "", 1), (), settings)
+    assert _limits(setup, Limits(rest_s=here_s)).rest_s == rest_s

@@ -13,6 +13,7 @@ from batching.batcher import Policy
 from batching.engine import Engine
 from batching.events import BatchDone, EngineEvent, StreamFailed
 from batching.slot_model import SlotModel
+from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession, EventSink
 from server.recognition.engines import EngineStreams
 from server.recognition.session import Session
@@ -78,7 +79,7 @@ class SilentEngine:
 def session_on(engine: Any, session: Session, sink: EventSink) -> ActiveSession:
     """Return an active session whose streams in this engine have the numbers of its channels."""
     streams = EngineStreams(engine, tuple(range(len(session.channels))))
-    return ActiveSession(session, sink, streams, {}, lambda _: None)
+    return ActiveSession(session, sink, streams, {}, lambda _: None, metrics=Metrics(8, 8).of_model("bench"))
 
 
 Start = Callable[..., Bench]

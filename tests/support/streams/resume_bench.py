@@ -73,6 +73,7 @@ class ResumableBench(SessionBench):
         else:
             state = pickle.dumps(self._states[index])
             self.events += self.session.take(StateSaved(index, state))
+            self._queue([])
         self._collect()
 
     def resolve(self, place: int = 0) -> None:
@@ -156,7 +157,7 @@ class Client:
             stop = min([until, position + self._dice.randint(1, 6_000), *(sent.at for sent in pending[:1])])
             bench.send(self._audio[position:stop].tobytes())
             position = stop
-            if self._dice.random() < 0.3:
+            if self._dice.random() < 0.3 and not bench.resumption.waits:
                 bench.mark()
                 marks.append(done)
             self._answer_some(bench)

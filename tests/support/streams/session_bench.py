@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.messages import EndOfAudio, Endpoint, Flushing, FlushText, Samples, StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.endpointing import VoiceRules
-from server.recognition.session import Session
+from server.recognition.session import Session, rests_of
 from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
 from tests.support.servers.array_slots import State, fresh_state
@@ -44,9 +45,15 @@ class SessionBench:
         self._reader = PlainReader(PlainCodec.S16, asked.sample_rate, asked.channels)
         self.events: list[Event] = []
         self.opened: list[PendingFinal] = []
+        self.sent: list[Work] = []  # steps
         self.late = False  # whether second passes wait for `resolve`
         self._work: list[deque[Work]] = [deque() for _ in self.session.channels]
         self._states = [self._fresh() for _ in self.session.channels]
+
+    @property
+    def computed(self) -> int:
+        """Number of steps that were sent to the engine."""
+        return len(self.sent)
 
     def send(self, audio: PCM | bytes) -> None:
         """Receive audio from the client."""
@@ -78,8 +85,9 @@ class SessionBench:
     def answer(self, steps: int | None = None, channel: int | None = None) -> None:
         """Answer this many steps of one channel, or all waiting work."""
         for index in range(len(self._work)) if channel is None else (channel,):
-            waiting = self._work[index]
-            for _ in range(len(waiting) if steps is None else min(steps, len(waiting))):
+            waiting, left = self._work[index], math.inf if steps is None else steps
+            while waiting and left > 0:
+                left -= 1
                 self._answer(index, waiting.popleft())
 
     def resolve(self, place: int = 0) -> None:
@@ -102,10 +110,15 @@ class SessionBench:
         return " ".join(word.text for final in self.finals(channel) for word in final.words)
 
     def _queue(self, work: list[Work]) -> None:
+        if (rests := rests_of(self.session)) is not None:
+            work, rests.unsent_work = [*rests.unsent_work, *work], []
+            self.events += rests.unsent_events
+            rests.unsent_events = []
         for piece in work:
             if isinstance(piece.tag, WindowTag):
                 self._hear(piece)  # ahead of the steps, as it may be
             else:
+                self.sent.append(piece)
                 self._work[piece.channel].append(piece)
 
     def _hear(self, piece: Work) -> None:
@@ -121,6 +134,7 @@ class SessionBench:
         outputs, self._states[index] = self.model.step(piece.pcm[None], self._states[index])
         self.decoder.advance([channel.segment.state], outputs)
         self.events += self.session.take(StepDecoded(index, piece.tag))
+        self._queue([])
         if self.session.pending is not None:
             self.opened += self.session.pending.take_new()
         while self.opened and not self.late:
