@@ -335,12 +335,12 @@ def other_words(channels: Sequence[Segmenter]) -> int:
 
 def listened(channels: Sequence[Segmenter], events: list[Event], *, alone: bool) -> list[Event]:
     """Count the words of other voices, and leave them out if the stream is of one voice `alone`."""
-    kept: list[Event] = []
+    remaining: list[Event] = []
     for event in events:
         if isinstance(event, Final | Partial) and (others := others_in(event.words)):
             if isinstance(event, Final) and (speakers := channels[event.channel].speakers) is not None:
                 speakers.other_words += others
-            kept.append(without_others(event) if alone else event)
+            remaining.append(without_others(event) if alone else event)
         else:
-            kept.append(event)
-    return kept
+            remaining.append(event)
+    return remaining
