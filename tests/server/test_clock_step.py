@@ -21,7 +21,10 @@ LIBRARIES = (
 READERS = {
     "server/protocols/deepgram/endpoints.py",  # `created` of an answer
     "server/app.py",  # `created` of the models
-    "server/models/service.py",  # hands tickets their clock
+    "server/models/service_builder.py",  # hands tickets their clock
+    "server/callbacks/delivery.py",  # time of a signature
+    "server/callbacks/folder.py",  # ages of files
+    "server/recognition/tracing.py",  # begin and end of spans, which have dates
     "server/access/tokens.py",  # expiry of browser tokens
     "server/http/token_endpoint.py",  # the same
     "server/coordination/local.py",  # ages of used tickets
