@@ -301,18 +301,21 @@ def test_raw_audio_is_read_with_its_encoding(server: list[str], tmp_path: Path) 
     assert "mono.wav: 1 channels, but 2 names for them" in mono.stderr
 
 
+HELLO, ANSWER = "how do you do my dear friend", "very well so far and you too"  # long enough to know a voice
+
+
 def test_speakers_are_named(live_server: Start, tmp_path: Path) -> None:
     running = live_server(speakers=True, auxiliary={Auxiliary.SPEAKERS: Voices()})
     options = ["--url", f"ws://{running.host}", "--retry", "0", "--speakers"]
-    turns = [voices.say("how do you do", 0), silence(1.0), voices.say("very well so far", 1), silence(1.0)]
+    turns = [voices.say(HELLO, 0), silence(1.0), voices.say(ANSWER, 1), silence(1.0)]
     path = tmp_path / "talk.wav"
     soundfile.write(path, np.concatenate(turns), 16_000)
-    said = ["Speaker 1: how do you do", "Speaker 2: very well so far"]
+    said = [f"Speaker 1: {HELLO}", f"Speaker 2: {ANSWER}"]
     assert printed(transcribe(path, *options)).splitlines() == said
     assert [cue.content for cue in srt.parse(printed(transcribe(path, *options, "--format", "srt")))] == said
     vtt = printed(transcribe(path, *options, "--format", "vtt"))
-    assert "<v Speaker 1>how do you do" in vtt
-    assert "<v Speaker 2>very well so far" in vtt
+    assert f"<v Speaker 1>{HELLO}" in vtt
+    assert f"<v Speaker 2>{ANSWER}" in vtt
     refused = transcribe(path, "--url", f"ws://{live_server().host}", "--retry", "0", "--speakers")
     assert refused.exit_code == 1
     assert "start the server with --speakers" in refused.stderr

@@ -81,7 +81,8 @@ def test_every_feature_of_listen_is_refused_on_a_path_that_lacks_it() -> None:
     for name in LISTEN - {"finals", "grammar", "keywords", "multichannel"}:  # which the form has
         with pytest.raises(BadParameter, match=f"^{name}: not supported on this path"):
             check_fields([(name, "5")], lenient=False)
-        assert check_fields([(name, "false")], lenient=False) in ((name,), ())
+        if name != "rest":  # `false` asks for something, too
+            assert check_fields([(name, "false")], lenient=False) in ((name,), ())
     for path, having in (("/v1/realtime?intent=transcription&", set()), ("/vosk?", {"finals", "grammar"})):
         for name in LISTEN - having:
             assert text_of(server.handshake(f"{path}{name}=5")).startswith(f"{name}: not supported on this path")

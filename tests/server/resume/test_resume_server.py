@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from model.ctc.beam import BeamDecoder
-from server.models import service
+from server.models import service_builder
 from server.protocols.deepgram import resumable
 from server.recognition.steps import Auxiliary
 from server.resume.tickets import new_key
@@ -360,7 +360,7 @@ def test_drain_sends_resumable_streams_to_another_replica_at_once(live_server: S
 def test_stream_kept_alive_without_audio_gets_a_new_ticket_before_its_last_one_expires(
     live_server: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "TICKET_TTL_S", 1e-6)
+    monkeypatch.setattr(service_builder, "TICKET_TTL_S", 1e-6)
     server = live_server(resume_keys=(KEY,))
     with server.listen(resumable="true") as client:
         client.say("KeepAlive")

@@ -146,7 +146,7 @@ REFUSED = [
     ({"callback": ["http://127.0.0.1/", "http://127.0.0.2/"]}, "callback: given 2 times"),
     ({"callback_method": "put"}, "callback_method: needs callback"),
     ({"callback": "http://127.0.0.1/", "callback_method": "get"}, "callback_method: 'get' is not valid"),
-    ({"callback": "http://127.0.0.1/", "diarize_version": "x"}, "diarize_version: not supported"),
+    ({"callback": "http://127.0.0.1/", "ner": "true"}, "ner: not supported"),
 ]
 
 

@@ -101,7 +101,8 @@ def test_no_parameter_of_the_table_is_reported_as_ignored() -> None:
         for parameter in PARAMETERS
     } | form
     values |= {"latency_budget_ms": "20", "finals": "fast", "interim_stability": "low"}
-    assert query(urlencode(values)).ignored == ()
+    values |= {"diarize_model": "latest", "speaker": "first"}
+    assert query(urlencode(values), speakers=True).ignored == ()
 
 
 @pytest.mark.parametrize(
@@ -111,10 +112,10 @@ def test_no_parameter_of_the_table_is_reported_as_ignored() -> None:
 def test_whole_numbers_are_accepted_only_within_the_bounds_of_the_schema(name: str, schema: dict) -> None:
     form = "encoding=linear16&" if name == "sample_rate" else RAW + "&"
     for value in (schema["minimum"], schema["maximum"]):
-        query(f"{form}{name}={value}")
+        query(f"{form}{name}={value}", speakers=True)
     for value in (schema["minimum"] - 1, schema["maximum"] + 1):
         with pytest.raises(BadParameter, match=f"^{name}: "):
-            query(f"{form}{name}={value}")
+            query(f"{form}{name}={value}", speakers=True)
 
 
 def test_key_terms_are_ignored_if_the_decoder_does_not_support_them() -> None:
