@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,8 @@ STEP_SAMPLES = compiled.SAMPLES
 """Samples of a step, 80 ms."""
 WINDOW_S = compiled.BLOCKS * compiled.HOP * STEP_SAMPLES / SAMPLE_RATE
 """Length of the audio that a vector describes; it ends with the step that returned the vector."""
-HOP_S = compiled.HOP * STEP_SAMPLES / SAMPLE_RATE
-"""Least time between two vectors of a stream."""
+LEAST_VARIANCE = 1e-4
+"""Of a channel of the last layer, as in training."""
 
 Floats = NDArray[np.float32]
 
@@ -63,6 +63,8 @@ class SpeakerWeights:
     the last layer. `head` (SIZE, 2 * POOLED), `bias` (SIZE,): from mean and deviation of these bytes to a vector.
     `digest`: SHA-256 of the file.
     """
+
+    step_samples: ClassVar = STEP_SAMPLES
 
     products: tuple[QuantizedProduct, ...]
     mean: Floats
@@ -96,6 +98,11 @@ class SpeakerWeights:
             )
         except Exception as error:  # safetensors raises an untyped error of its own
             raise CheckpointError(f"speakers: cannot read {path}: {error}; reinstall tutti") from error
+
+    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SpeakerModel:
+        """Return the network with slots for `capacity` streams and batches of at most `largest` rows."""
+        del tile_rows  # rows are bit-identical in every batch
+        return SpeakerModel(self, capacity, largest=largest)
 
 
 class SpeakerModel:
@@ -175,10 +182,6 @@ class SpeakerModel:
                 keep(np.arange(BLOCK * FRAMES, dtype=np.int64) * CHANNELS),
             ),
         )
-
-
-LEAST_VARIANCE = 1e-4
-"""Of a channel of the last layer, as in training."""
 
 
 def load_speaker_model(capacity: int, threads: int = 1, largest: int | None = None) -> SpeakerModel:

@@ -31,10 +31,9 @@ def cosine(vector: Integers, total: Integers) -> int:
     return round(int(vector @ total) / max(_length(total), 1.0))
 
 
-def squared_distance(a: Integers, a_count: int, b: Integers, b_count: int) -> float:
-    """Return the squared distance of two means of vectors, from their sums and numbers."""
-    products = int(a @ a) / a_count**2 + int(b @ b) / b_count**2 - 2 * int(a @ b) / (a_count * b_count)
-    return products / ONE**2
+def mean_of(vectors: Vector) -> Vector:
+    """Return the mean of vectors (N, SIZE) of norm 1, of norm 1 again."""
+    return (unit(rounded(vectors).sum(axis=0)) / ONE).astype(np.float32)
 
 
 def similarity(a: Vector, b: Vector) -> float:

@@ -19,15 +19,12 @@ GROUPS = 48
 """Most groups of a block."""
 
 
-def speakers_of_recording(
-    vectors: NDArray[np.float32], spans_s: NDArray[np.float64], minimum: int = 1, maximum: int = 8
-) -> Labels:
-    """Return the speaker of each vector (N, 256) with its span (N, 2) of seconds, as (N,) numbers from 0.
+def speakers_of_recording(vectors: NDArray[np.float32], minimum: int = 1, maximum: int = 8) -> Labels:
+    """Return the speaker of each vector (N, 256), in the order of time, as (N,) numbers from 0.
 
     Numbers are in order of first appearance. There are at least `minimum` speakers, if the vectors allow it, and at
     most `maximum`. The time is that of N * BLOCK similarities.
     """
-    del spans_s
     units = rounded(vectors)
     if not len(units):
         return np.zeros(0, np.int64)
@@ -53,11 +50,9 @@ def speakers_of_recording(
     return _in_order(labels)
 
 
-def label_at(labels: Labels, spans_s: NDArray[np.float64], start_s: float, end_s: float) -> int:
-    """Return the speaker of a word between two times: of the vector with the nearest middle, else 0."""
-    if not len(labels):
-        return 0
-    return int(labels[int(np.abs(spans_s.mean(axis=1) - (start_s + end_s) / 2).argmin())])
+def nearest(spans_s: NDArray[np.float64], start_s: float, end_s: float) -> int:
+    """Return the index of the span (N, 2), N at least 1, whose middle is nearest to that of a word."""
+    return int(np.abs(spans_s.mean(axis=1) - (start_s + end_s) / 2).argmin())
 
 
 def _summed(totals: Integers, labels: Labels, counts: Integers | None = None) -> tuple[Integers, Integers]:

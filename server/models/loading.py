@@ -108,18 +108,9 @@ def _load_vad() -> AuxiliaryModel:
 
 
 def _load_speakers() -> AuxiliaryModel:
-    from model.speakers.slot_model import SpeakerModel, SpeakerWeights
+    from model.speakers.slot_model import SpeakerWeights
 
-    class SpeakerSource:
-        def __init__(self) -> None:
-            self._weights = SpeakerWeights.load()
-            self.digest, self.step_samples = self._weights.digest, SPEAKER_WINDOW
-
-        def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SpeakerModel:
-            del tile_rows  # rows are bit-identical in every batch
-            return SpeakerModel(self._weights, capacity, largest=largest)
-
-    return SpeakerSource()
+    return SpeakerWeights.load()
 
 
 @dataclass(frozen=True, slots=True)

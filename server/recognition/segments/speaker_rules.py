@@ -19,7 +19,7 @@ MOST = 8  # speakers of a channel
 class SpeakerRules:
     """How a session distinguishes speakers.
 
-    `listens`: words of other voices than the first, or than `voice`, a vector, are marked, or with `alone` left out.
+    `listens`: words of other voices than the first are marked, or with `alone` left out.
     `at_end`: speakers are those of the whole recording, `minimum` to `maximum` of them.
     """
 
@@ -27,7 +27,6 @@ class SpeakerRules:
     maximum: int = MOST
     at_end: bool = False
     listens: bool = False
-    voice: tuple[float, ...] | None = None
     alone: bool = False
     vectors: bool = False  # finals have the vector of their voice
 

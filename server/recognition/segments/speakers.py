@@ -7,7 +7,6 @@ clustered at its end.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.ctc.words import Speaker, Word
-from model.speakers.online import SAME_VOICE, OnlineSpeakers, similarity
+from model.speakers.online import OnlineSpeakers
 from model.speakers.slot_model import WINDOW_S
-from model.speakers.whole import speakers_of_recording
+from model.speakers.vectors import mean_of, similarity
+from model.speakers.whole import nearest, speakers_of_recording
 from server.recognition.events import Final, Partial, VoiceVector
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.speaker_rules import SPEAKER_HZ, SPEAKER_WINDOW, SpeakerRules
 
 Vector = NDArray[np.float32]  # (256,), norm 1
-SCALE = 16_384  # vectors are rounded to multiples of 1 / SCALE, as `similarity` does
 REACH_S = 0.5  # a change of speakers is moved to the longest pause within this time: vectors are no more exact
-KEPT = 64  # vectors that are compared with an enrolled voice: more than the longest final's
+KEPT = 128  # vectors for the mean of a final: more than the longest has
 
 
 class _Saved(msgspec.Struct, array_like=True, frozen=True):
@@ -46,7 +45,6 @@ class Speakers:
     def __init__(self, rules: SpeakerRules) -> None:
         self._rules = rules
         self._online = OnlineSpeakers(rules.maximum)
-        self._voice = None if rules.voice is None else np.array(rules.voice, np.float32)
         self._ahead: deque[tuple[int, Vector]] = deque()  # (end sample, vector), not yet counted
         self._known = 0  # samples whose vectors are known
         self._last = 0  # cluster of the last word of a final
@@ -82,7 +80,7 @@ class Speakers:
                 self._all.append((since_s, until_s, vector))
                 continue
             self._online.take(vector, since_s, until_s)
-            if self._voice is not None or self._rules.vectors:
+            if self._rules.vectors:
                 self._recent.append((since_s, until_s, vector))
 
     # Words
@@ -109,7 +107,7 @@ class Speakers:
         windows = [window for window in self._recent if final.start_s <= (window[0] + window[1]) / 2 < end_s]
         if not (self._rules.vectors and windows):
             return None
-        mean = _mean([vector for _, _, vector in windows])
+        mean = mean_of(np.stack([vector for _, _, vector in windows]))
         return VoiceVector(tuple(mean.tolist()), windows[-1][1] - windows[0][0])
 
     def _with_speakers(self, words: Sequence[Word], *, settles: bool = False) -> tuple[Word, ...]:
@@ -126,16 +124,12 @@ class Speakers:
         if settles:
             self._last = clusters[-1]
         return tuple([
-            replace(word, speaker=Speaker(order[cluster], round(confidence, 4), self._is_other(word, order[cluster])))
+            replace(word, speaker=Speaker(order[cluster], round(confidence, 4), self._is_other(order[cluster])))
             for word, cluster, (_, confidence) in zip(words, clusters, labels, strict=True)
         ])  # fmt: skip
 
-    def _is_other(self, word: Word, number: int) -> bool:
-        if not self._rules.listens:
-            return False
-        if self._voice is None:
-            return number != 0
-        return bool(self._recent) and similarity(self._voice, _nearest(word, self._recent)[2]) < SAME_VOICE
+    def _is_other(self, number: int) -> bool:
+        return self._rules.listens and number != 0
 
     def whole(self, words: Sequence[Word]) -> list[Speaker]:
         """Return the speakers of all words of a recording, clustered as a whole; in the order of their first words."""
@@ -144,28 +138,18 @@ class Speakers:
         vectors = np.stack([vector for _, _, vector in self._all])
         spans_s = np.array([span for *span, _ in self._all], np.float64)
         rules = self._rules
-        labels = speakers_of_recording(vectors, spans_s, rules.minimum, rules.maximum)
-        means = {int(label): _mean(vectors[labels == label]) for label in np.unique(labels)}
-        near = [_nearest_at(word, spans_s) for word in words]
+        labels = speakers_of_recording(vectors, rules.minimum, rules.maximum)
+        means = {int(label): mean_of(vectors[labels == label]) for label in np.unique(labels)}
+        near = [nearest(spans_s, word.start_s, word.end_s) for word in words]
         numbers = changes_at_pauses(words, [int(labels[at]) for at in near])
         order: dict[int, int] = {}
         for number in numbers:
             order.setdefault(number, len(order))
-        others = self._others(means, order)
         self.voices = {number: means[label] for label, number in order.items()} if words else means
         return [
-            Speaker(order[number], _confidence(vectors[at], means, number), number in others)
+            Speaker(order[number], _confidence(vectors[at], means, number), self._is_other(order[number]))
             for number, at in zip(numbers, near, strict=True)
         ]
-
-    def _others(self, means: dict[int, Vector], order: dict[int, int]) -> set[int]:
-        """Return the labels of other voices than the one that is listened to."""
-        if not self._rules.listens:
-            return set()
-        if self._voice is None:
-            return {label for label, number in order.items() if number}
-        voice = self._voice
-        return {label for label, mean in means.items() if similarity(voice, mean) < SAME_VOICE}
 
     # Snapshots and copies
 
@@ -210,25 +194,6 @@ def changes_at_pauses(words: Sequence[Word], numbers: Sequence[int]) -> list[int
 
 def _pause_s(words: Sequence[Word], at: int) -> float:
     return round(words[at].start_s - words[at - 1].end_s, 6)
-
-
-def _nearest(word: Word, vectors: Sequence[tuple[float, float, Vector]]) -> tuple[float, float, Vector]:
-    """Return the vector whose middle is nearest to that of a word."""
-    middle_s = (word.start_s + word.end_s) / 2
-    return min(vectors, key=lambda one: abs((one[0] + one[1]) / 2 - middle_s))
-
-
-def _nearest_at(word: Word, spans_s: NDArray[np.float64]) -> int:
-    middles_s = spans_s.mean(axis=1)
-    return int(np.argmin(np.abs(middles_s - (word.start_s + word.end_s) / 2)))
-
-
-def _mean(vectors: Sequence[Vector] | NDArray[np.float32]) -> Vector:
-    """Return the mean of vectors, of norm 1; sums of whole numbers, so it is equal on every processor."""
-    total = np.rint(np.asarray(vectors, np.float64) * SCALE).astype(np.int64).sum(axis=0)
-    length = math.sqrt(int(total @ total))
-    mean: Vector = (total / max(length, 1.0)).astype(np.float32)
-    return mean
 
 
 def _confidence(vector: Vector, means: dict[int, Vector], number: int) -> float:

@@ -17,6 +17,7 @@ from batching.thread.step_token import StepToken
 from model import checkpoint
 from model.acoustic import log_probs_of
 from model.recordings import read_pcm
+from model.speakers.slot_model import SpeakerWeights
 from model.vad.silero import SileroVad
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
@@ -218,8 +219,8 @@ def test_models_are_loaded_by_the_function_that_is_given() -> None:
     assert calls == [(None, None), ("tutti-mandarin", Path("tutti-mandarin"))]
 
 
-def test_the_window_of_the_voice_activity_model_is_known_without_it() -> None:
-    assert SileroVad.step_samples == WINDOWS[Auxiliary.VAD]
+def test_the_windows_of_auxiliary_models_are_known_without_them() -> None:
+    assert {Auxiliary.VAD: SileroVad.step_samples, Auxiliary.SPEAKERS: SpeakerWeights.step_samples} == WINDOWS
     assert load_auxiliary(Settings(vad="off")) == {}
 
 

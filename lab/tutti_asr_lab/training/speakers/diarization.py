@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from model.speakers.online import OnlineSpeakers
 from model.speakers.slot_model import SAMPLE_RATE, STEP_SAMPLES, WINDOW_S, SpeakerModel, load_speaker_model
-from model.speakers.whole import label_at, speakers_of_recording
+from model.speakers.whole import nearest, speakers_of_recording
 from tutti_asr_lab.training.speakers.conversations import PCM, Band, Conversation, Part, Spoken, mix, part_of, voices_of
 
 PAUSE_S, DELAY_S = 0.3, 0.5
@@ -98,8 +98,12 @@ def live_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
 
 def whole_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
     """Return the speaker of each word by all vectors of a recording."""
-    labels = speakers_of_recording(given.vectors, given.spans_s)
-    return [label_at(labels, given.spans_s, each.start_s, each.end_s) for each in words]
+    labels = speakers_of_recording(given.vectors)
+    return (
+        [int(labels[nearest(given.spans_s, word.start_s, word.end_s)]) for word in words]
+        if len(labels)
+        else [0] * len(words)
+    )
 
 
 def right(words: Sequence[Spoken], labels: Labels) -> int:

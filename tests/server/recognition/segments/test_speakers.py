@@ -144,17 +144,11 @@ def test_a_recording_is_clustered_as_a_whole() -> None:
     assert Speakers(SpeakerRules(at_end=True)).whole([]) == []
 
 
-def unit(voice: int) -> tuple[float, ...]:
-    return tuple(result(voice)[1:].tolist())
-
-
 @pytest.mark.parametrize(
     ("rules", "others"),
     [
         (SpeakerRules(), [False] * 4),
         (SpeakerRules(listens=True), [False, False, True, True]),
-        (SpeakerRules(listens=True, voice=unit(9)), [True, True, False, False]),
-        (SpeakerRules(listens=True, voice=unit(50)), [True] * 4),
     ],
 )
 @pytest.mark.parametrize("at_end", [False, True])
