@@ -11,7 +11,7 @@ from server.recognition.engines import EngineStreams
 from server.recognition.events import Event, StepTiming, StreamBroken, separated
 from server.recognition.messages import AskInPauses, Flushing, ReleaseStates
 from server.recognition.segments.resting import Rests
-from server.recognition.session import Session, rests_of
+from server.recognition.session import Session
 from server.recognition.steps import Auxiliary, StepTag, Work
 from server.recognition.turn_questions import TurnQuestions
 
@@ -54,7 +54,7 @@ class ActiveSession:
     ) -> None:
         """`questions`: to the turn model, for sessions that ask in pauses."""
         self.session = session
-        self.rests = rests_of(session)  # None: it never rests
+        self.rests = session.rests
         self.sink = sink
         self.background = background
         self.speech, self.auxiliary = speech, auxiliary

@@ -120,7 +120,7 @@ class Session:
         if isinstance(decoder, TwoPass) or (self._pauses is not None and options.forks):
             self.pending = PendingFinals(options.streams, self._order, self._unanswered)
         self._order_results()
-        self._rests: Rests | None = None  # None: the stream never rests
+        self.rests: Rests | None = None  # None: the stream never rests
         if limits.rest_s is not None and not options.speakers:  # vectors of voices are those of all audio
             self._rest_after(limits.rest_s, config)
 
@@ -150,7 +150,7 @@ class Session:
         self._takes |= {StateSaved: Session._state_saved, TicketTaken: Session._ticket_taken}
 
     def _rest_after(self, after_s: float, config: ModelDescription) -> None:
-        self._rests = rests = Rests([Rest(channel, config, after_s) for channel in self.channels])
+        self.rests = rests = Rests([Rest(channel, config, after_s) for channel in self.channels])
         for cutter, rest in zip(self.audio.cutters, rests.channels, strict=True):
             cutter.kept = rest.last
         self._takes[StepDecoded] = Session._decoded_or_replayed
@@ -194,8 +194,8 @@ class Session:
         work = self.audio.cut(samples, message.arrived_s, message.channel)
         if work:
             silences_s = self._send(work)
-            if self._rests is not None:
-                self._rests.unsent_events += self._rests.sent(work, silences_s, self._rested)
+            if self.rests is not None:
+                self.rests.unsent_events += self.rests.sent(work, silences_s, self._rested)
         return work
 
     def _finalize(self, message: FlushText) -> list[Work | Event]:
@@ -269,7 +269,7 @@ class Session:
         assert self.resumption is not None, "only what was marked is exported"
         self.resumption.exported(self.channels[message.channel], message.state, message.auxiliary)
         events = self._due(self._order.add([]))
-        return events if self._rests is None else events + self._rests.due(message.channel, self._rested)
+        return events if self.rests is None else events + self.rests.due(message.channel, self._rested)
 
     def _rested(self, channel: int, tag: StepTag) -> list[Event]:
         return self._decoded(StepDecoded(channel, tag))
@@ -278,8 +278,8 @@ class Session:
         if message.tag.marker is Marker.REPLAY:
             self.channels[message.channel].segment.replayed()
             return []
-        assert self._rests is not None, "only then"
-        return self._decoded(message) + self._rests.due(message.channel, self._rested)
+        assert self.rests is not None, "only then"
+        return self._decoded(message) + self.rests.due(message.channel, self._rested)
 
     def _ticket_taken(self, _: TicketTaken) -> list[Event]:
         return self._due(self._order.add([]))
@@ -313,8 +313,8 @@ class Session:
             events += self._order.unasked(channel.index, empty)
         silences_s = self._send(work)
         events = self._due(self._order.add(events))
-        if self._rests is not None:
-            events += self._rests.sent(work, silences_s, self._rested)
+        if self.rests is not None:
+            events += self.rests.sent(work, silences_s, self._rested)
         return [*work, *events]
 
     def _open_speech(self, index: int) -> OpenSpeech:
@@ -391,8 +391,3 @@ def _asked(questions: Sequence[PauseQuestions], step: Work, silence_s: float) ->
     if isinstance(step.tag, StepTag) and step.tag.marker is Marker.AUDIO:
         questions[step.channel].sent(step.pcm, silence_s)
     return step
-
-
-def rests_of(session: Session) -> Rests | None:
-    """Return the rests of a session's channels, for its owner; None if it never rests."""
-    return session._rests

@@ -29,7 +29,7 @@ from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken, separated
 from server.recognition.messages import EndOfAudio, Flushing, FlushText, Samples
-from server.recognition.session import Session, rests_of
+from server.recognition.session import Session
 from server.recognition.steps import Work
 from server.streaming.client_timer import ClientTimer
 from server.streaming.closing import ConnectionEvent, State, next_state
@@ -300,7 +300,7 @@ class Connection(ABC):
             results.repaired(queue.decoder.losses)
         if not channel:  # a call with two channels counts once
             self._received_audio_s.value += len(samples) / session.options.sample_rate
-        if work or ((rests := rests_of(session)) is not None and rests.skipped):
+        if work or ((rests := session.rests) is not None and rests.skipped):
             self._push(work)
 
     def on_progress(self) -> None:
@@ -329,7 +329,7 @@ class Connection(ABC):
     def _give(self, message: Flushing) -> None:
         self._short.room = 0  # not known after a flush
         work, events = separated(self._session.take(message))
-        if work or rests_of(self._session) is not None:
+        if work or self._session.rests is not None:
             self._push(work)
         self.on_events(events, None)
 

@@ -16,7 +16,7 @@ from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.messages import EndOfAudio, Endpoint, Flushing, FlushText, Samples, StepDecoded, Waited
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.endpointing import VoiceRules
-from server.recognition.session import Session, rests_of
+from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
 from tests.support.servers.array_slots import State, fresh_state
@@ -110,7 +110,7 @@ class SessionBench:
         return " ".join(word.text for final in self.finals(channel) for word in final.words)
 
     def _queue(self, work: list[Work]) -> None:
-        if (rests := rests_of(self.session)) is not None:
+        if (rests := self.session.rests) is not None:
             work, rests.unsent_work = [*rests.unsent_work, *work], []
             self.events += rests.unsent_events
             rests.unsent_events = []

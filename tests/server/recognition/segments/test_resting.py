@@ -16,7 +16,6 @@ from model.ctc.words import Word
 from server.audio.pcm import PCM
 from server.recognition.events import SpeechStarted
 from server.recognition.segments.speaker_rules import SpeakerRules
-from server.recognition.session import rests_of
 from server.recognition.session_options import Limits
 from tests.support.servers.shouting import ShoutingDecoder
 from tests.support.servers.spelling import CONFIG, silence, spell, voiced
@@ -112,13 +111,13 @@ def test_open_text_is_not_left_by_a_rest() -> None:
 
 
 def test_a_stream_that_never_rests_has_no_stage_for_it() -> None:
-    assert rests_of(SessionBench(limits=NEVER).session) is None
+    assert SessionBench(limits=NEVER).session.rests is None
 
 
 def test_a_stream_with_speakers_never_rests() -> None:
     """The vectors of its voices are those of all audio."""
-    assert rests_of(SessionBench(limits=RESTING).session) is not None
-    assert rests_of(SessionBench(limits=RESTING, speakers=SpeakerRules()).session) is None
+    assert SessionBench(limits=RESTING).session.rests is not None
+    assert SessionBench(limits=RESTING, speakers=SpeakerRules()).session.rests is None
 
 
 def test_a_rest_waits_for_results_and_only_then_answers_by_itself() -> None:
@@ -202,6 +201,6 @@ def test_a_stream_rests_only_after_the_fork_of_its_pause() -> None:
     bench.answer()
     forks = [place for place, step in enumerate(bench.sent) if step.forks]
     assert forks == [bench.computed - 3]
-    rests = rests_of(bench.session)
+    rests = bench.session.rests
     assert rests is not None
     assert rests.channels[0].resting
