@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from model.config import MAX_BEAMS, SHIPPED_LANGUAGES
 from model.whisper import folder_of
 from server.configuration.addresses import ListenAddress, listen_address, listen_host
-from server.configuration.checks import own_address, url_of, whisper_folder
+from server.configuration.checks import bad_setting, own_address, url_of, whisper_folder
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
 from server.configuration.variables import listed
 
@@ -381,11 +380,6 @@ class Settings(BaseSettings):
     def all_slots(self) -> int:
         """Slots of a model for streams."""
         return self.slots + self.upload_slots
-
-
-def bad_setting(name: str, problem: str) -> PydanticCustomError:
-    """Return the error of one setting, for validators of several: `settings` of its context names the setting."""
-    return PydanticCustomError("setting", "{problem}", {"problem": problem, "settings": (name,)})
 
 
 def meanings() -> dict[str, tuple[str, str]]:

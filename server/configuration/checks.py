@@ -6,6 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
 
 from model.whisper import folder_of
 from server.configuration.addresses import listen_address
@@ -37,3 +38,8 @@ def whisper_folder(text: str) -> str:
     """Check `whisper:DIR`."""
     folder_of(text)
     return text
+
+
+def bad_setting(name: str, problem: str) -> PydanticCustomError:
+    """Return the error of one setting, for validators of several: `settings` of its context names the setting."""
+    return PydanticCustomError("setting", "{problem}", {"problem": problem, "settings": (name,)})

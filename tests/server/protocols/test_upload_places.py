@@ -16,7 +16,7 @@ import pytest
 from server.errors import BacklogExceeded, TooManyUploads
 from server.protocols import uploads
 from server.protocols.upload import Upload
-from server.protocols.uploads import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
+from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
 from server.settings import UPLOADS_A_PLACE
 from tests.support.protocols.bare_http import LISTEN, rest, uploading
 from tests.support.servers.live_server import LiveServer
