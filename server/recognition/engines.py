@@ -98,7 +98,7 @@ class Engines:
     @property
     def ended(self) -> str:
         """Why an engine has ended; empty while all run."""
-        ends = [each for each in self._all if not each.alive]
+        ends = [engine for engine in self._all if not engine.alive]
         return str(ends[0].failure or "it was stopped") if ends else ""
 
     @property

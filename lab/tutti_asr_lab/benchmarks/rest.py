@@ -56,14 +56,14 @@ def calls(utterances: Sequence[Utterance], noises: Sequence[Path], per_call: int
     by_source: dict[str, list[Utterance]] = {}
     for utterance in utterances:
         by_source.setdefault(utterance.source, []).append(utterance)
-    found: list[Call] = []
+    made: list[Call] = []
     for source, members in sorted(by_source.items()):
         dice = random.Random(source)
         dice.shuffle(members)
         for begin in range(0, len(members), per_call):
-            room = ROOMS[len(found) % len(ROOMS)]
-            found.append(_call(source, room, members[begin : begin + per_call], noises, dice))
-    return found
+            room = ROOMS[len(made) % len(ROOMS)]
+            made.append(_call(source, room, members[begin : begin + per_call], noises, dice))
+    return made
 
 
 def _call(source: str, room: str, members: Sequence[Utterance], noises: Sequence[Path], dice: random.Random) -> Call:
@@ -164,9 +164,9 @@ def compared(call: Call, never: Spoken, resting: Spoken, pause_s: float) -> dict
 def _right(call: Call, words: Sequence[str]) -> set[int]:
     """Return the first words of recordings that were recognized, by their places in the reference."""
     place, right = -1, set[int]()
-    for said, found in aligned(call.reference, words):
+    for said, word in aligned(call.reference, words):
         place += said is not None
-        if said is not None and said == found and place in call.firsts:
+        if said is not None and said == word and place in call.firsts:
             right.add(place)
     return right
 

@@ -100,7 +100,7 @@ def parse_form(
 
     `speakers`: the server distinguishes speakers, for `diarized_json` and for models named as those that do.
 
-    Parameters in the query count as fields, so that none is ignored there.
+    Parameters in the query count as fields, so they are not ignored there.
     """
     parts = _Parts()
     parts.read(content_type, body)

@@ -63,7 +63,7 @@ def mix(
     length, placed, last = 0.3, [], -1
     waves: list[tuple[int, Wave]] = []
     for turn in range(turns):
-        others = [each for each in range(len(voices)) if each != last] or [0]
+        others = [voice for voice in range(len(voices)) if voice != last] or [0]
         speaker = turn if turn < len(voices) else int(dice.choice(others))
         wave, voiced = _turn(voices[speaker], dice)
         wave = wave * (gains[speaker] / max(float(np.sqrt(np.mean(wave[_spread(voiced, len(wave))] ** 2))), 1e-4))
@@ -80,7 +80,7 @@ def mix(
     if band == "mulaw":
         mixed = through_line(mixed, RATE, "mulaw", (200.0, 3_600.0))
     pcm = (np.clip(mixed, -1, 1) * 32_767).astype(np.int16)
-    words = [word for each in placed for word in _words(each)]
+    words = [word for turn in placed for word in _words(turn)]
     return Conversation(pcm, tuple(_joined(placed)), tuple(words))
 
 
@@ -94,7 +94,7 @@ def part_of(source: str, speaker: str) -> Part:
 def voices_of(recordings: Mapping[str, Sequence[PCM]], dice: np.random.Generator, count: int) -> list[Sequence[PCM]]:
     """Choose the recordings of `count` different speakers."""
     names = sorted(recordings)
-    return [recordings[names[each]] for each in dice.choice(len(names), count, replace=False)]
+    return [recordings[names[index]] for index in dice.choice(len(names), count, replace=False)]
 
 
 def _turn(recordings: Sequence[PCM], dice: np.random.Generator) -> tuple[Wave, NDArray[np.bool_]]:
@@ -144,14 +144,16 @@ def _words(stretch: Spoken) -> list[Spoken]:
 
 def _joined(stretches: Sequence[Spoken]) -> list[Spoken]:
     """Join stretches of a speaker that are at most 0.5 s apart, as references of calls do."""
-    found: list[Spoken] = []
-    for each in sorted(stretches, key=lambda one: one.start_s):
-        same = [place for place, one in enumerate(found) if one.speaker == each.speaker]
-        if same and each.start_s - found[same[-1]].end_s < 0.5:
-            found[same[-1]] = Spoken(found[same[-1]].start_s, max(each.end_s, found[same[-1]].end_s), each.speaker)
+    joined: list[Spoken] = []
+    for stretch in sorted(stretches, key=lambda one: one.start_s):
+        same = [place for place, one in enumerate(joined) if one.speaker == stretch.speaker]
+        if same and stretch.start_s - joined[same[-1]].end_s < 0.5:
+            joined[same[-1]] = Spoken(
+                joined[same[-1]].start_s, max(stretch.end_s, joined[same[-1]].end_s), stretch.speaker
+            )
         else:
-            found.append(each)
-    return found
+            joined.append(stretch)
+    return joined
 
 
 def _in_room(wave: Wave, dice: np.random.Generator) -> Wave:

@@ -55,43 +55,43 @@ class Figures:
 
 def vectors_of(conversations: Sequence[Conversation], model: SpeakerModel) -> list[Vectors]:
     """Run all conversations at once, as streams of one model."""
-    steps = [len(each.pcm) // STEP_SAMPLES for each in conversations]
-    found: list[list[NDArray[np.float32]]] = [[] for _ in conversations]
+    steps = [len(one.pcm) // STEP_SAMPLES for one in conversations]
+    vectors: list[list[NDArray[np.float32]]] = [[] for _ in conversations]
     spans: list[list[tuple[float, float]]] = [[] for _ in conversations]
     for first in range(0, len(conversations), model.capacity):
         group = range(first, min(first + model.capacity, len(conversations)))
         for slot in range(len(group)):
             model.reset(slot)
-        for step in range(max(steps[each] for each in group)):
-            here = [each for each in group if step < steps[each]]
-            for row, each in enumerate(here):
-                model.inputs[row] = conversations[each].pcm[step * STEP_SAMPLES : (step + 1) * STEP_SAMPLES]
+        for step in range(max(steps[number] for number in group)):
+            open_ones = [number for number in group if step < steps[number]]
+            for row, number in enumerate(open_ones):
+                model.inputs[row] = conversations[number].pcm[step * STEP_SAMPLES : (step + 1) * STEP_SAMPLES]
             end_s = (step + 1) * STEP_SAMPLES / SAMPLE_RATE
-            for each, row in zip(here, model.run([each - first for each in here]), strict=True):
+            for number, row in zip(open_ones, model.run([number - first for number in open_ones]), strict=True):
                 if row[0]:
-                    found[each].append(row[1:])
-                    spans[each].append((end_s - WINDOW_S, end_s))
+                    vectors[number].append(row[1:])
+                    spans[number].append((end_s - WINDOW_S, end_s))
     return [
         Vectors(np.array(a, np.float32).reshape(len(a), -1), np.array(b, np.float64).reshape(len(b), 2))
-        for a, b in zip(found, spans, strict=True)
+        for a, b in zip(vectors, spans, strict=True)
     ]
 
 
 def live_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
     """Return the speaker of each word as the final result of its phrase gives it; -1 for none."""
     speakers, at, labels = OnlineSpeakers(), 0, [-1] * len(words)
-    order = sorted(range(len(words)), key=lambda each: words[each].end_s)
+    order = sorted(range(len(words)), key=lambda index: words[index].end_s)
     phrase: list[int] = []
-    for place, following in itertools.zip_longest(order, order[1:]):
-        phrase.append(place)
-        if following is not None and words[following].start_s - words[place].end_s < PAUSE_S:
+    for index, following in itertools.zip_longest(order, order[1:]):
+        phrase.append(index)
+        if following is not None and words[following].start_s - words[index].end_s < PAUSE_S:
             continue
-        while at < len(given.vectors) and given.spans_s[at, 1] <= words[place].end_s + DELAY_S:
+        while at < len(given.vectors) and given.spans_s[at, 1] <= words[index].end_s + DELAY_S:
             speakers.take(given.vectors[at], *given.spans_s[at])
             at += 1
-        for each in phrase:
-            found, _ = speakers.speaker_at(words[each].start_s, words[each].end_s)
-            labels[each] = -1 if found is None else found
+        for member in phrase:
+            speaker, _ = speakers.speaker_at(words[member].start_s, words[member].end_s)
+            labels[member] = -1 if speaker is None else speaker
         phrase = []
     return labels
 
@@ -111,18 +111,18 @@ def right(words: Sequence[Spoken], labels: Labels) -> int:
     counts: dict[tuple[int, int], int] = {}
     for word, label in zip(words, labels, strict=True):
         counts[word.speaker, label] = counts.get((word.speaker, label), 0) + 1
-    speakers = sorted({each.speaker for each in words})
-    found = sorted({each for each in labels if each >= 0}, key=lambda each: -sum(each == one for one in labels))[:7]
-    found += [-2] * (len(speakers) - len(found))  # speakers of no label
+    speakers = sorted({word.speaker for word in words})
+    numbers = sorted({label for label in labels if label >= 0}, key=lambda label: -list(labels).count(label))[:7]
+    numbers += [-2] * (len(speakers) - len(numbers))  # speakers of no label
     best = 0
-    for order in itertools.permutations(found, len(speakers)):
+    for order in itertools.permutations(numbers, len(speakers)):
         best = max(best, sum(counts.get(pair, 0) for pair in zip(speakers, order, strict=True)))
     return best
 
 
 def voices(labels: Labels, least: int = 3) -> int:
     """Return the number of speakers with at least a second of words."""
-    return sum(labels.count(each) >= least for each in set(labels) if each >= 0)
+    return sum(labels.count(label) >= least for label in set(labels) if label >= 0)
 
 
 def figures(
@@ -132,16 +132,16 @@ def figures(
     errors: Sequence[Any] = (),
 ) -> Figures:
     """Return the figures of conversations with their vectors; `errors`: pyannote's, without and with a collar."""
-    total = found = counted = 0
-    for conversation, each in zip(conversations, given, strict=True):
-        labels = list(label(conversation.words, each))
+    total = correct = counted = 0
+    for conversation, vectors in zip(conversations, given, strict=True):
+        labels = list(label(conversation.words, vectors))
         total += len(labels)
-        found += right(conversation.words, labels)
+        correct += right(conversation.words, labels)
         counted += voices(labels) == len({one.speaker for one in conversation.words})
         for error in errors:
             _add(error, conversation, labels)
     values = [abs(error) for error in errors[:2]] or [float("nan")] * 2
-    return Figures(found / total, counted / len(conversations), *values)
+    return Figures(correct / total, counted / len(conversations), *values)
 
 
 def _add(error: Any, conversation: Conversation, labels: Labels) -> None:
@@ -176,7 +176,7 @@ LONGEST_S = 240.0  # of a speaker's recordings
 
 def recordings_of(data: Path, part: Part) -> dict[str, dict[str, list[PCM]]]:
     """Return the recordings of each group's speakers."""
-    found: dict[str, dict[str, list[PCM]]] = {group: {} for group in GROUPS}
+    groups: dict[str, dict[str, list[PCM]]] = {group: {} for group in GROUPS}
     used: dict[str, float] = {}
     for manifest in ("librispeech_devclean_mp3", "speechocean762", "commonvoice_en", "dev"):
         for line in (data / f"{manifest}.jsonl").read_text().splitlines():
@@ -188,11 +188,11 @@ def recordings_of(data: Path, part: Part) -> dict[str, dict[str, list[PCM]]]:
             used[speaker] = used.get(speaker, 0.0) + row["duration"]
             pcm, rate = soundfile.read(data / row["audio"], dtype="int16")
             if rate == SAMPLE_RATE and len(pcm) > 1.5 * rate:
-                found[group].setdefault(speaker, []).append(pcm)
+                groups[group].setdefault(speaker, []).append(pcm)
     enough = 8 * SAMPLE_RATE
     return {
-        group: {name: each for name, each in speakers.items() if sum(map(len, each)) > enough}
-        for group, speakers in found.items()
+        group: {name: said for name, said in speakers.items() if sum(map(len, said)) > enough}
+        for group, speakers in groups.items()
     }
 
 
@@ -216,9 +216,9 @@ def main() -> None:
         given = vectors_of(mixed, model)
         for name, label in (("live", live_labels), ("whole", whole_labels)):
             errors = (DiarizationErrorRate(), DiarizationErrorRate(collar=COLLAR_S), JaccardErrorRate())
-            found = figures(mixed, given, label, errors)
-            numbers = (found.words, found.voices, found.error, found.error_with_collar, abs(errors[2]))
-            cells = (group, band, f"{count}", f"{overlap:.0%}", name, *(f"{each:.3f}" for each in numbers))
+            result = figures(mixed, given, label, errors)
+            numbers = (result.words, result.voices, result.error, result.error_with_collar, abs(errors[2]))
+            cells = (group, band, f"{count}", f"{overlap:.0%}", name, *(f"{figure:.3f}" for figure in numbers))
             sys.stdout.write(f"| {' | '.join(cells)} |\n")
             sys.stdout.flush()
 

@@ -43,14 +43,16 @@ class Encoder(nn.Module):
             raise TrainingError(
                 f"cannot read {wheel}: {error.strerror}; `pip download Resemblyzer==0.1.4 --no-deps`"
             ) from error
-        found = hashlib.sha256(blob).hexdigest()
-        if found != SHA256:
-            raise TrainingError(f"{wheel} is not {WHEEL}: its SHA-256 is {found}, not {SHA256}")
+        digest = hashlib.sha256(blob).hexdigest()
+        if digest != SHA256:
+            raise TrainingError(f"{wheel} is not {WHEEL}: its SHA-256 is {digest}, not {SHA256}")
         with zipfile.ZipFile(io.BytesIO(blob)) as files:
             weights = torch.load(io.BytesIO(files.read(WEIGHTS)), map_location="cpu", weights_only=True)["model_state"]
         self.lstm = nn.LSTM(BANDS, HIDDEN, 3, batch_first=True)
         self.linear = nn.Linear(HIDDEN, HIDDEN)
-        self.load_state_dict({name: each for name, each in weights.items() if name.startswith(("lstm.", "linear."))})
+        self.load_state_dict(
+            {name: tensor for name, tensor in weights.items() if name.startswith(("lstm.", "linear."))}
+        )
         self.eval()
 
     @torch.no_grad()

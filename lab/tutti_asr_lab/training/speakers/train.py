@@ -67,7 +67,7 @@ def voiced_frames(pcm: NDArray[np.int16]) -> Floats:
 
 def recordings_of(manifests: Sequence[Path]) -> tuple[list[Recording], dict[str, list[NDArray[np.int16]]]]:
     """Return the frames of all recordings, and the recordings of each speaker at their own speed."""
-    found: list[Recording] = []
+    recordings: list[Recording] = []
     plain: dict[str, list[NDArray[np.int16]]] = {}
     for manifest in manifests:
         for line in manifest.read_text().splitlines():
@@ -80,10 +80,12 @@ def recordings_of(manifests: Sequence[Path]) -> tuple[list[Recording], dict[str,
             for speed in SPEEDS:
                 wide = pcm if speed == 1 else soxr.resample(pcm, SAMPLE_RATE, round(SAMPLE_RATE / speed))
                 line_wave = through_line(wide.astype(np.float32) / 32_768, SAMPLE_RATE, "mulaw", None)
-                bands = [each for each in (wide, (line_wave * 32_767).astype(np.int16)) if len(each) >= SAMPLE_RATE]
-                frames = [voiced_frames(each) for each in bands]
-                found += [Recording((row["speaker"], speed), each) for each in frames if len(each) >= LENGTHS[0]]
-    return found, plain
+                bands = [band for band in (wide, (line_wave * 32_767).astype(np.int16)) if len(band) >= SAMPLE_RATE]
+                voiced = [voiced_frames(band) for band in bands]
+                recordings += [
+                    Recording((row["speaker"], speed), frames) for frames in voiced if len(frames) >= LENGTHS[0]
+                ]
+    return recordings, plain
 
 
 def varied(frames: Floats, dice: np.random.Generator) -> Floats:
@@ -116,9 +118,9 @@ def varied(frames: Floats, dice: np.random.Generator) -> Floats:
 
 def train(recordings: Sequence[Recording], taught: dict[str, Floats], minutes: float) -> dict[str, NDArray[Any]]:
     """Train the network; return the tensors of its 8-bit form. `taught`: the encoder's vector of each speaker."""
-    dice, speakers = np.random.default_rng(0), sorted({each.speaker for each in recordings})
-    by_speaker = [[each.frames for each in recordings if each.speaker == speaker] for speaker in speakers]
-    every = np.concatenate([each.frames[::37] for each in recordings])
+    dice, speakers = np.random.default_rng(0), sorted({recording.speaker for recording in recordings})
+    by_speaker = [[one.frames for one in recordings if one.speaker == speaker] for speaker in speakers]
+    every = np.concatenate([recording.frames[::37] for recording in recordings])
     mean, deviation = every.mean(axis=0), every.std(axis=0)
     center = np.mean(list(taught.values()), axis=0)
     known = torch.tensor([speed == 1 and name in taught for name, speed in speakers], dtype=torch.float32)
@@ -133,7 +135,7 @@ def train(recordings: Sequence[Recording], taught: dict[str, Floats], minutes: f
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(1.0, step / WARM_UP) * (0.5 + 0.5 * float(np.cos(np.pi * done)))
         length, chosen = int(dice.integers(*LENGTHS)), dice.integers(len(speakers), size=BATCH)
-        frames = np.stack([_piece(by_speaker[each], length, dice) for each in chosen])
+        frames = np.stack([_piece(by_speaker[speaker], length, dice) for speaker in chosen])
         inputs = torch.from_numpy(((varied(frames, dice) - mean) / deviation).astype(np.float32))
         vectors, classes = network(inputs), torch.from_numpy(chosen)
         cosines = vectors @ functional.normalize(means).T
@@ -150,7 +152,7 @@ def train(recordings: Sequence[Recording], taught: dict[str, Floats], minutes: f
         if step % 100 == 0:
             sys.stdout.write(f"{step} steps, {done:.0%}, loss {loss.item():.3f}\n")
     chosen = dice.integers(len(speakers), size=256)
-    sample = np.stack([_piece(by_speaker[each], 200, dice) for each in chosen])
+    sample = np.stack([_piece(by_speaker[speaker], 200, dice) for speaker in chosen])
     return quantized_tensors(network, mean, deviation, torch.from_numpy((sample - mean) / deviation))
 
 
@@ -168,8 +170,8 @@ def _mels(config: Features) -> tuple[float, float]:
 
 def _taught(encoder: Encoder, recordings: Sequence[NDArray[np.int16]]) -> Floats | None:
     """Return the encoder's mean vector of a speaker's first recordings; None if they are shorter than a window."""
-    found = [frames[:FRAMES] for pcm in recordings[:8] if len(frames := power_frames(pcm)) >= FRAMES]
-    return np.asarray(encoder.vectors(np.stack(found)).mean(axis=0)) if found else None
+    windows = [frames[:FRAMES] for pcm in recordings[:8] if len(frames := power_frames(pcm)) >= FRAMES]
+    return np.asarray(encoder.vectors(np.stack(windows)).mean(axis=0)) if windows else None
 
 
 def main() -> None:
@@ -182,7 +184,7 @@ def main() -> None:
     options = parser.parse_args()
     encoder = Encoder(options.wheel)
     recordings, plain = recordings_of(options.manifests)
-    taught = {name: vector for name, each in plain.items() if (vector := _taught(encoder, each)) is not None}
+    taught = {name: vector for name, said in plain.items() if (vector := _taught(encoder, said)) is not None}
     write_atomically(options.out, save(train(recordings, taught, options.minutes)))
 
 

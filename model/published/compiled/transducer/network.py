@@ -101,7 +101,7 @@ class CompiledNetworks:
         """Return the scores (N, V) of all symbols, from results of `project` and `predict`, both (N, J)."""
         scores = np.empty((len(frames), self._padded_symbols), np.float32)
         for part in _parts(len(frames)):
-            x, y = (np.ascontiguousarray(each[part]) for each in (frames, outputs))
+            x, y = (np.ascontiguousarray(rows[part]) for rows in (frames, outputs))
             out = scores[part]
             step.join(self._plan, self._work, x.ctypes.data, y.ctypes.data, len(x), out.ctypes.data)
         return scores[:, : self._shapes.symbols]
@@ -110,7 +110,7 @@ class CompiledNetworks:
         """Return the best symbol of each row, as `join` scores it, and its log-probability if it is `written` (V,)."""
         symbols, log_probs = np.empty(len(frames), np.int64), np.empty(len(frames), np.float32)
         for part in _parts(len(frames)):
-            x, y = (np.ascontiguousarray(each[part]) for each in (frames, outputs))
+            x, y = (np.ascontiguousarray(rows[part]) for rows in (frames, outputs))
             results = symbols[part].ctypes.data, log_probs[part].ctypes.data
             step.find_best(self._plan, self._work, x.ctypes.data, y.ctypes.data, len(x), written.ctypes.data, results)
         return symbols, log_probs
