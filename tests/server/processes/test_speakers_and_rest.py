@@ -1,0 +1,96 @@
+"""Speakers, and rest, in a server of several processes: the words of one process, also after an engine has ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+from websockets.sync.client import connect
+
+from tests.support.audio.speech import samples
+from tests.support.servers.front_ends import ENGINE_HOST, RAW, WITHIN_S, FrontEnds
+
+STEP = 1_280
+Words = list[tuple[str, float, int | None]]
+
+
+def conversation(pause_s: float) -> np.ndarray:
+    """Return shipped recordings by turns as they are and a third higher, as a second voice, (S,) int16 at 16 kHz."""
+    parts = []
+    for number, sample in enumerate(samples()[:6]):
+        pcm, _ = soundfile.read(sample.audio, dtype="int16")
+        pcm = np.asarray(pcm if number % 2 == 0 else soxr.resample(pcm, 16_000, 12_000), np.int16)
+        parts += [pcm, np.zeros(round(16_000 * pause_s), np.int16)]
+    return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A server's option, the query of its streams, and their audio."""
+
+    option: str
+    query: str
+    audio: np.ndarray
+
+    def words(self, server: FrontEnds, pace_s: float = 0.0) -> Words:
+        """Return the words of a live stream with their times and speakers."""
+        words: Words = []
+        with connect(f"ws://127.0.0.1:{server.port}/v1/listen?{RAW}{self.query}", compression=None) as socket:
+            for at in range(0, len(self.audio), STEP):
+                socket.send(self.audio[at : at + STEP].tobytes())
+                time.sleep(pace_s)
+            socket.send('{"type":"CloseStream"}')
+            while (frame := json.loads(socket.recv(timeout=WITHIN_S)))["type"] != "Metadata":
+                if frame["type"] == "Results" and frame["is_final"]:
+                    said = frame["channel"]["alternatives"][0]["words"]
+                    words += [(word["word"], word["end"], word.get("speaker")) for word in said]
+        return words
+
+
+STREAMS = {
+    "speakers": Stream("--speakers", "&diarize=true", conversation(0.75)),
+    "rest": Stream("--rest-s=0.8", "", conversation(2.5)),
+}
+
+
+@pytest.fixture(scope="module", params=STREAMS)
+def stream(request: pytest.FixtureRequest) -> Stream:
+    return STREAMS[request.param]
+
+
+@pytest.fixture(scope="module")
+def of_one(stream: Stream) -> Words:
+    """The words of a server of one process."""
+    with FrontEnds(0, stream.option) as server:
+        words = stream.words(server)
+        rested = server.metric('tutti_rested_steps_total{model="tutti"}')
+        assert (rested > 10) == ("rest" in stream.option)
+        return words
+
+
+@pytest.fixture(scope="module")
+def two(stream: Stream) -> Iterator[FrontEnds]:
+    with FrontEnds(2, stream.option) as server:
+        yield server
+
+
+def test_words_and_labels_are_those_of_one_process(stream: Stream, two: FrontEnds, of_one: Words) -> None:
+    assert len(of_one) > 20
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(lambda _: stream.words(two), range(6))) == [of_one] * 6
+
+
+def test_a_killed_engine_is_a_pause_and_changes_no_word(stream: Stream, two: FrontEnds, of_one: Words) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        streams: list[Any] = [pool.submit(stream.words, two, 0.02) for _ in range(2)]
+        time.sleep(1.5)
+        two.kill(two.processes(ENGINE_HOST)[0])
+        assert [one.result(timeout=60) for one in streams] == [of_one] * 2
