@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.clients.continuity_wire import Wire, check, play
 from tests.support.clients.fake_recognition import FakeRecognition, Shape
-from tutti_asr_client.messages import (
-    Results,
-)
+from tutti_asr_client.messages import Results
 
 SCRIPTS = 700
 REWIND_S = 4.0

@@ -14,11 +14,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.tokens import Tokens
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
-from model.decoder import (
-    decoder_of,
-    language_model_path,
-    weights_path,
-)
+from model.decoder import decoder_of, language_model_path, weights_path
 from model.errors import LexiconError, ModelError, VocabularyError
 from model.facts import ModelFacts
 from model.lexicon.lexicon import write_lexicon

@@ -12,13 +12,7 @@ import pytest
 from loadtest.errors import BadManifest, BadSettings
 from loadtest.generator.composition import compose
 from loadtest.generator.latencies import Latencies
-from loadtest.generator.measures import (
-    Ending,
-    LevelMeasures,
-    Outcome,
-    ServerFigures,
-    minutes_in,
-)
+from loadtest.generator.measures import Ending, LevelMeasures, Outcome, ServerFigures, minutes_in
 from loadtest.generator.recordings import choose, load, shipped_manifest
 from loadtest.generator.settings import parse_streams
 from loadtest.measurement.report import faults
@@ -134,11 +128,7 @@ def test_decode_cores_are_decoding_seconds_per_second() -> None:
     before = Scrape(T0, {"tutti_decode_seconds_sum": 3.0, "process_cpu_seconds_total": 10.0})
     after = Scrape(
         T0 + 20,
-        {
-            "tutti_decode_seconds_sum": 4.5,
-            "process_cpu_seconds_total": 22.0,
-            "process_resident_memory_bytes": 2.0**28,
-        },
+        {"tutti_decode_seconds_sum": 4.5, "process_cpu_seconds_total": 22.0, "process_resident_memory_bytes": 2.0**28},
     )
     found = figures(before, after)
     assert (found.decode_cores, found.cpu_cores, found.memory_mib, found.decoder_mib) == (0.075, 0.6, 256.0, None)

@@ -15,13 +15,7 @@ from model.attention.network import PackedAttention, PackedWeights, read_segment
 from model.attention_config import StepForm
 from model.errors import CheckpointError
 from model.int8.slots import Int8Slots
-from tests.support.networks.attention_networks import (
-    FORM,
-    noise,
-    quantized_network,
-    random_network,
-    stream_in_floats,
-)
+from tests.support.networks.attention_networks import FORM, noise, quantized_network, random_network, stream_in_floats
 
 STEPS = 10
 FORMS = (

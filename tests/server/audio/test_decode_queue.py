@@ -9,13 +9,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
-from server.audio.decode_queue import (
-    MAX_WAITING_BYTES,
-    PIECE_BYTES,
-    ByteRate,
-    DecodeQueue,
-    DecodingPool,
-)
+from server.audio.decode_queue import MAX_WAITING_BYTES, PIECE_BYTES, ByteRate, DecodeQueue, DecodingPool
 from server.audio.decoder import open_decoder
 from server.audio.formats import Losses, audio_form
 from server.audio.packets import MAX_SILENT_BYTES

@@ -280,11 +280,7 @@ def test_empty_and_truncated_streams_end_without_error_or_by_a_named_one() -> No
 
 
 @pytest.mark.parametrize(
-    ("packet", "named"),
-    [
-        (b"OggS\0\2" + bytes(40), "ogg-opus"),
-        (bytes(70_000), "70000 bytes; send one Opus packet"),
-    ],
+    ("packet", "named"), [(b"OggS\0\2" + bytes(40), "ogg-opus"), (bytes(70_000), "70000 bytes; send one Opus packet")]
 )
 def test_a_message_that_is_not_an_opus_packet_is_refused(packet: bytes, named: str) -> None:
     decoder = open_decoder(audio_form("opus", 48_000), 16_000)

@@ -124,10 +124,7 @@ def test_malformed_headers_are_answered_without_error(
     live_server: Start, caplog: pytest.LogCaptureFixture, header: bytes
 ) -> None:
     server = live_server(max_streams=1, api_keys=["k"])
-    with (
-        server.listen({"Authorization": "Token k"}),
-        dialed(server) as connection,
-    ):
+    with server.listen({"Authorization": "Token k"}), dialed(server) as connection:
         connection.sendall(b"GET /v1/listen HTTP/1.1\r\n%b%b\r\n\r\n" % (UPGRADE.encode(), header))
         assert connection.recv(4_096)[:12] in {b"HTTP/1.1 400", b"HTTP/1.1 401"}
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]

@@ -157,11 +157,7 @@ def test_a_term_that_comes_after_its_word_is_found_by_rewind(served: Any) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_stream_with_key_terms_has_the_finals_of_an_unbroken_one(kind: str) -> None:
-    options = {
-        "model": model_of(kind),
-        "decoder": decoder_of(model_of(kind).facts),
-        "resume_keys": (new_key(),),
-    }
+    options = {"model": model_of(kind), "decoder": decoder_of(model_of(kind).facts), "resume_keys": (new_key(),)}
     pcm = speech(RATE)[:, None]
     query = {"keyterm": terms(kind)}
     with ExitStack() as stack:

@@ -36,9 +36,7 @@ def ends(turns: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(turn["transcript"], turn["trigger"]) for turn in turns if turn["event"] == "EndOfTurn"]
 
 
-def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_stream_has_them(
-    live_server: Start,
-) -> None:
+def test_a_fork_gives_the_words_of_the_early_end_and_of_the_end_before_the_stream_has_them(live_server: Start) -> None:
     """The model writes a letter 0.12 s late, and the early end comes after 0.2 s of silence of the audio."""
     server = live_server()
     audio = [voiced("hello there").tobytes(), silence(1.0).tobytes(), voiced("you").tobytes(), silence(2.0).tobytes()]

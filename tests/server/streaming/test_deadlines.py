@@ -20,12 +20,7 @@ LIMITS = LiveLimits(idle_timeout_s=12.0, stall_timeout_s=30.0, max_backlog_s=30.
         ((99.0, 70.0, 100.0), False, True, None),  # no audio waits for the engine
         ((99.0, 70.0, 100.0), True, True, ConnectionEvent.STALLED),
         ((88.0, 70.0, 100.0), True, True, ConnectionEvent.STALLED),
-        (
-            (88.0, 70.0, 90.0),
-            True,
-            True,
-            ConnectionEvent.SLOW_CONSUMER,
-        ),  # it has no effect on the others
+        ((88.0, 70.0, 90.0), True, True, ConnectionEvent.SLOW_CONSUMER),  # it has no effect on the others
     ],
 )
 def test_the_most_severe_exceeded_limit_is_due(

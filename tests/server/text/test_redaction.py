@@ -292,10 +292,7 @@ WORDS = (*spoken_digits._SOMETIMES, *spoken_digits._PLAIN, "the", "card", "4719"
 
 @given(st.lists(st.sampled_from(WORDS)), st.booleans(), st.booleans(), st.booleans())
 def test_parts_are_those_of_each_word_between_its_neighbors(
-    texts: list[str],
-    in_number: bool,
-    ordinals: bool,
-    wary: bool,
+    texts: list[str], in_number: bool, ordinals: bool, wary: bool
 ) -> None:
     expected, inside = list[Part](), in_number
     for before, text, following in zip(["", *texts], texts, [*texts[1:], "zero" if wary else ""], strict=False):

@@ -38,12 +38,7 @@ class WireStream:
         path, _, given = (path or PATHS[protocol]).partition("?")
         url = f"ws://{host or server.host}{path}?{urlencode(dict(parse_qsl(given)) | query, doseq=True)}"
         headers = {"Authorization": f"Token {key}"} if key else headers
-        options: Any = {
-            "open_timeout": WAIT_S,
-            "close_timeout": WAIT_S,
-            "max_size": None,
-            "legacy": True,
-        }
+        options: Any = {"open_timeout": WAIT_S, "close_timeout": WAIT_S, "max_size": None, "legacy": True}
         self.protocol = protocol
         self.socket = connect(url, additional_headers=headers, subprotocols=subprotocols, **options)
         self.frames: list[dict[str, Any]] = []

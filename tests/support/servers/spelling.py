@@ -79,10 +79,7 @@ class SpellingModel:
     def __init__(self, lookahead: int = CONFIG.lookahead) -> None:
         self.config = replace(CONFIG, lookahead=lookahead)
         self.input_spec = (CONFIG.step_samples,), np.int16
-        self.state_spec: Mapping[str, Row] = {
-            "late": ((lookahead,), np.int64),
-            "steps": ((1,), np.float32),
-        }
+        self.state_spec: Mapping[str, Row] = {"late": ((lookahead,), np.int64), "steps": ((1,), np.float32)}
         self.rows: list[int] = []  # rows of each call so far
 
     @property

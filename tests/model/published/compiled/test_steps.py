@@ -18,14 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
-from model.published.compiled.compiling import (
-    READERS,
-    PublishedNetwork,
-    decibels,
-    noise_of,
-    results_of,
-    speech_windows,
-)
+from model.published.compiled.compiling import READERS, PublishedNetwork, decibels, noise_of, results_of, speech_windows
 from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.weights import read_weights

@@ -315,9 +315,7 @@ def test_other_networks_run_as_published(variant: str) -> None:
     assert compiled_networks(networks, None, in_floats=False) == (networks, reason)
 
 
-def test_a_decoder_with_other_results_than_its_weights_say_runs_as_published(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_decoder_with_other_results_than_its_weights_say_runs_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
     published = published_networks("nemo-exported")
     weights, reference = read_networks(published, in_floats=False)
     weights.prediction[0].bias[3] += 1
