@@ -1,4 +1,4 @@
-"""One table of recordings in every format, and what holds for each: live in any pieces, uploaded, cut off, chained."""
+"""One table of recordings in every format, and what holds for each: live in any pieces, uploaded, cut off."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from server.audio.containers.timeline import MAX_GAP_S
 from server.audio.decoder import open_decoder
 from server.audio.formats import audio_form, container_kind
 from server.audio.recordings.ffmpeg_container import AvSource
-from server.audio.sniffing import container_of
-from server.errors import BadAudio, NotTaken, Undecodable
+from server.errors import BadAudio, Undecodable
 from tests.support.audio.media_files import (
     ANY,
     FRAGMENTS,
-    container,
+    PLAIN_MP3,
+    by_ffmpeg,
+    by_libsndfile,
     decoded,
     index_first,
     likeness,
+    mixed,
     muxed,
     opus_packets,
     pieces,
-    sound_file,
     speech,
     streamed,
     uploaded,
@@ -40,15 +41,6 @@ FORMS = (16_000, 1), (48_000, 2), (44_100, 6)
 OPUS_FORMS = (48_000, 1), (48_000, 6)
 LC_24_KHZ, HE_48_KHZ = bytes.fromhex("130856e500"), bytes.fromhex("2b09880000")
 """AAC header as FFmpeg writes it, and the same with twice the rate by SBR, for which FFmpeg has no encoder."""
-PLAIN_MP3 = {"write_xing": "0", "id3v2_version": "0"}
-
-
-def of(kind: str, codec: str, rate: int, channels: int, **options: str) -> bytes:
-    return container(kind, codec, speech(rate, channels), rate, options=options)
-
-
-def by_libsndfile(kind: str, codec: str, rate: int, channels: int) -> bytes:
-    return sound_file(kind, codec, speech(rate, channels), rate)
 
 
 def he_aac(make: Callable[[int, int], bytes], rate: int, channels: int) -> bytes:
@@ -68,37 +60,37 @@ MAKERS: dict[str, tuple[Callable[..., bytes], tuple[tuple[int, int], ...]]] = {
     "wav of 8 bits": (partial(by_libsndfile, "WAV", "PCM_U8"), FORMS[:1]),
     "wav of 24 bits": (partial(by_libsndfile, "WAV", "PCM_24"), FORMS[1:2]),
     "wav of mulaw": (partial(by_libsndfile, "WAV", "ULAW"), ((8_000, 1),)),
-    "rf64": (partial(of, "wav", "pcm_s16le", rf64="always"), FORMS[:2]),
+    "rf64": (partial(by_ffmpeg, "wav", "pcm_s16le", rf64="always"), FORMS[:2]),
     "flac": (partial(by_libsndfile, "FLAC", "PCM_16"), FORMS),
     "flac of 24 bits": (partial(by_libsndfile, "FLAC", "PCM_24"), FORMS[1:2]),
-    "ogg opus": (partial(of, "ogg", "libopus"), OPUS_FORMS),
+    "ogg opus": (partial(by_ffmpeg, "ogg", "libopus"), OPUS_FORMS),
     "ogg opus by libsndfile": (partial(by_libsndfile, "OGG", "OPUS"), ((16_000, 1), (24_000, 2), (48_000, 1))),
     "ogg vorbis": (partial(by_libsndfile, "OGG", "VORBIS"), FORMS),
-    "ogg flac": (partial(of, "ogg", "flac"), FORMS),
-    "mp3 with its length": (partial(of, "mp3", "libmp3lame"), ((8_000, 1), (48_000, 1), (44_100, 2))),
-    "mp3 with tags": (partial(of, "mp3", "libmp3lame", write_id3v1="1"), FORMS[:2]),
-    "mp3 of frames alone": (partial(of, "mp3", "libmp3lame", **PLAIN_MP3), FORMS[:2]),
-    "adts": (partial(of, "adts", "aac"), FORMS),
-    "webm": (partial(of, "webm", "libopus"), OPUS_FORMS),
-    "webm as recorded": (partial(of, "webm", "libopus", live="1"), OPUS_FORMS),
-    "matroska of aac": (partial(of, "matroska", "aac"), FORMS),
-    "matroska of mp3": (partial(of, "matroska", "libmp3lame"), FORMS[:2]),
-    "matroska of flac": (partial(of, "matroska", "flac"), FORMS),
-    "matroska of pcm": (partial(of, "matroska", "pcm_s16le"), FORMS[:2]),
-    "fragmented mp4 of aac": (partial(of, "mp4", "aac", **FRAGMENTS), FORMS),
+    "ogg flac": (partial(by_ffmpeg, "ogg", "flac"), FORMS),
+    "mp3 with its length": (partial(by_ffmpeg, "mp3", "libmp3lame"), ((8_000, 1), (48_000, 1), (44_100, 2))),
+    "mp3 with tags": (partial(by_ffmpeg, "mp3", "libmp3lame", write_id3v1="1"), FORMS[:2]),
+    "mp3 of frames alone": (partial(by_ffmpeg, "mp3", "libmp3lame", **PLAIN_MP3), FORMS[:2]),
+    "adts": (partial(by_ffmpeg, "adts", "aac"), FORMS),
+    "webm": (partial(by_ffmpeg, "webm", "libopus"), OPUS_FORMS),
+    "webm as recorded": (partial(by_ffmpeg, "webm", "libopus", live="1"), OPUS_FORMS),
+    "matroska of aac": (partial(by_ffmpeg, "matroska", "aac"), FORMS),
+    "matroska of mp3": (partial(by_ffmpeg, "matroska", "libmp3lame"), FORMS[:2]),
+    "matroska of flac": (partial(by_ffmpeg, "matroska", "flac"), FORMS),
+    "matroska of pcm": (partial(by_ffmpeg, "matroska", "pcm_s16le"), FORMS[:2]),
+    "fragmented mp4 of aac": (partial(by_ffmpeg, "mp4", "aac", **FRAGMENTS), FORMS),
     "fragmented mp4 with offsets of the file": (
-        partial(of, "mp4", "aac", movflags="frag_keyframe+empty_moov", frag_duration="200000"),
+        partial(by_ffmpeg, "mp4", "aac", movflags="frag_keyframe+empty_moov", frag_duration="200000"),
         FORMS[:1],
     ),
-    "fragmented mp4 of opus": (partial(of, "mp4", "libopus", **FRAGMENTS), OPUS_FORMS),
-    "fragmented mp4 of flac": (partial(of, "mp4", "flac", strict="-2", **FRAGMENTS), FORMS[:2]),
-    "fragmented mp4 of mp3": (partial(of, "mp4", "libmp3lame", **FRAGMENTS), FORMS[:1]),
+    "fragmented mp4 of opus": (partial(by_ffmpeg, "mp4", "libopus", **FRAGMENTS), OPUS_FORMS),
+    "fragmented mp4 of flac": (partial(by_ffmpeg, "mp4", "flac", strict="-2", **FRAGMENTS), FORMS[:2]),
+    "fragmented mp4 of mp3": (partial(by_ffmpeg, "mp4", "libmp3lame", **FRAGMENTS), FORMS[:1]),
     "mp4 of aac": (partial(index_first, "aac"), FORMS),
     "mp4 of mp3": (partial(index_first, "libmp3lame"), FORMS[:2]),
     "mp4 of opus": (partial(index_first, "libopus"), OPUS_FORMS[:1]),
     "mp4 of he-aac": (partial(he_aac, partial(index_first, "aac")), ((24_000, 1),)),
-    "fragmented mp4 of he-aac": (partial(he_aac, partial(of, "mp4", "aac", **FRAGMENTS)), ((24_000, 1),)),
-    "matroska of he-aac": (partial(he_aac, partial(of, "matroska", "aac")), ((24_000, 1),)),
+    "fragmented mp4 of he-aac": (partial(he_aac, partial(by_ffmpeg, "mp4", "aac", **FRAGMENTS)), ((24_000, 1),)),
+    "matroska of he-aac": (partial(he_aac, partial(by_ffmpeg, "matroska", "aac")), ((24_000, 1),)),
     "ogg opus with pauses": (lambda *_: with_pauses("ogg"), ((48_000, 1),)),
     "webm with pauses": (lambda *_: with_pauses("webm"), ((48_000, 1),)),
 }
@@ -111,12 +103,6 @@ firsts = pytest.mark.parametrize(("name", "rate", "channels"), FIRST)
 @cache
 def body_of(name: str, rate: int, channels: int) -> bytes:
     return MAKERS[name][0](rate, channels)
-
-
-def mixed(body: bytes) -> tuple[np.ndarray, list[str]]:
-    """Return the samples of an upload, mixed as in a session, and the warnings."""
-    samples, warnings = uploaded(body)
-    return np.rint(samples.mean(axis=1)), warnings
 
 
 @cache
@@ -258,134 +244,6 @@ def test_a_pause_is_silence_and_one_longer_than_any_recording_has_is_refused(kin
         streamed([body])
     with pytest.raises(BadAudio, match="jump ahead"):
         uploaded(body)
-
-
-# Several in one stream or body
-
-TAGGED = b"TAG" + bytes(125) + b"APETAGEX" + b"\xd0\7\0\0" + (40).to_bytes(4, "little")
-TAGGED += b"\0\0\0\0" + b"\0\0\0\xa0" + bytes(8) + bytes(40)
-PICTURE = b"ID3\4\0\0" + bytes(200_000 >> shift & 0x7F for shift in (21, 14, 7, 0)) + bytes(200_000)
-mp3, plain_mp3 = partial(of, "mp3", "libmp3lame"), partial(of, "mp3", "libmp3lame", **PLAIN_MP3)
-opus, flac, vorbis = partial(of, "ogg", "libopus"), partial(by_libsndfile, "FLAC", "PCM_16"), MAKERS["ogg vorbis"][0]
-CHAINS: dict[str, Callable[[], tuple[bytes, ...]]] = {
-    "wav": lambda: (by_libsndfile("WAV", "PCM_16", 16_000, 1), by_libsndfile("WAV", "PCM_24", 48_000, 2)),
-    "ogg opus": lambda: (opus(16_000, 1), opus(48_000, 1), opus(48_000, 2)),
-    "ogg of three codecs": lambda: (
-        opus(16_000, 1),
-        vorbis(16_000, 1),
-        vorbis(44_100, 2),
-        of("ogg", "flac", 48_000, 2),
-    ),
-    "flac": lambda: (flac(16_000, 1), flac(16_000, 1), flac(44_100, 2), of("flac", "flac", 16_000, 1)),
-    "flac, first of one frame": lambda: (sound_file("FLAC", "PCM_16", speech()[:3_000], 16_000), flac(16_000, 1)),
-    "mp3": lambda: (mp3(16_000, 1), mp3(16_000, 1), mp3(44_100, 2)),
-    "mp3 with tags": lambda: (mp3(16_000, 1) + TAGGED, mp3(16_000, 1, id3v2_version="3"), PICTURE + mp3(16_000, 1)),
-    "mp3 without first frames, of two forms": lambda: (plain_mp3(16_000, 1), plain_mp3(48_000, 1)),
-    "mp3 with and without a first frame": lambda: (mp3(16_000, 1), plain_mp3(16_000, 1)),
-    "adts of two forms": lambda: (PICTURE + of("adts", "aac", 16_000, 1), of("adts", "aac", 48_000, 2)),
-    "webm": lambda: (of("webm", "libopus", 48_000, 1, live="1"), of("webm", "libopus", 48_000, 1)),
-    "mp4": lambda: (of("mp4", "aac", 16_000, 1, **FRAGMENTS), of("mp4", "aac", 48_000, 2, **FRAGMENTS)),
-}
-UPLOADED: dict[str, Callable[[], tuple[bytes, ...]]] = {
-    "m4a": lambda: (of("ipod", "aac", 44_100, 2),) * 3,
-    "aiff": lambda: (by_libsndfile("AIFF", "PCM_16", 16_000, 1),) * 3,
-    "w64": lambda: (by_libsndfile("W64", "PCM_16", 16_000, 1),) * 3,
-}
-
-
-@cache
-def chain(name: str) -> tuple[bytes, ...]:
-    return (CHAINS | UPLOADED)[name]()
-
-
-@pytest.mark.parametrize("name", CHAINS)
-@settings(max_examples=6, deadline=None)
-@given(data=st.data())
-def test_all_recordings_of_a_chain_are_decoded_live_in_any_pieces(name: str, data: st.DataObject) -> None:
-    alone, body = np.concatenate([streamed([part]) for part in chain(name)]), b"".join(chain(name))
-    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=20))
-    assert np.array_equal(streamed(pieces(body, cuts)), alone)
-    decoder, drained = open_decoder(ANY, RATE), 0
-    for part in chain(name):  # a client may finalize after each recording
-        drained += len(decoder.feed(part, 1e9)) + len(decoder.drain())
-    assert abs(drained + len(decoder.flush()) - len(alone)) <= len(chain(name))  # a filter's end is rounded
-
-
-@pytest.mark.parametrize("name", [*CHAINS, *UPLOADED])
-def test_all_recordings_of_a_body_are_decoded(name: str) -> None:
-    samples, warnings = mixed(b"".join(chain(name)))
-    assert warnings == []
-    alone = np.concatenate([mixed(part)[0] for part in chain(name)])
-    assert len(samples) == len(alone) > 1.9 * RATE * (len(chain(name)) - 1)
-    assert np.abs(samples - alone).max() <= 2
-    if name != "m4a":  # whose index is at its end
-        assert kinds(mixed(b"".join(chain(name))[:-2_000])[1]) in (["truncated"], ["damaged"])
-
-
-@pytest.mark.parametrize("name", ["ogg opus", "flac", "mp3", "mp4"])
-def test_a_chain_that_changes_its_channels_is_refused_with_multichannel(name: str) -> None:
-    with pytest.raises(NotTaken, match="channels: 1 announced, but the audio has 2"):
-        decoded(open_decoder(audio_form(None, None, 1), RATE, multichannel=True), list(chain(name)))
-
-
-def test_the_error_names_the_damaged_recording_or_what_its_end_lacks() -> None:
-    with pytest.raises(BadAudio, match="recording 2 in the body"):
-        uploaded(chain("flac")[0] + chain("flac")[0][:60])
-    with pytest.raises(BadAudio, match="missing at the end"):
-        uploaded(chain("m4a")[0][: len(chain("m4a")[0]) * 2 // 3])
-    with pytest.raises(NotTaken, match="moov"):
-        streamed([chain("m4a")[0]])
-
-
-# Containers announced as something else
-
-ENCODINGS = [("linear16", 16_000), ("mulaw", 8_000), ("opus", 48_000), ("flac", None), ("ogg-opus", None)]
-
-
-@pytest.mark.parametrize("name", [*CHAINS, *UPLOADED])
-@pytest.mark.parametrize(("encoding", "rate"), ENCODINGS)
-def test_a_container_is_recognized_whatever_the_encoding(name: str, encoding: str, rate: int | None) -> None:
-    body, form = chain(name)[0], audio_form(encoding, rate)
-    assert np.array_equal(uploaded(body, form)[0], uploaded(body)[0])
-    if name in UPLOADED:
-        with pytest.raises((NotTaken, Undecodable)):
-            streamed([body], form)
-    elif rate in (None, RATE):
-        expected = streamed([body])
-        for size in (1, 7, 20, 5_000):
-            assert np.array_equal(streamed(pieces(body, [size, 3 * size, 4_000]), form), expected)
-
-
-def test_a_container_in_a_stereo_or_resumable_raw_stream() -> None:
-    body = chain("flac")[0]
-    assert streamed([body], audio_form("linear16", 8_000, 2)).shape == (RATE, 2)
-    with pytest.raises(NotTaken, match="encoding=linear16"):
-        decoded(open_decoder(audio_form("linear16", RATE), RATE, raw_alone=True), [body])
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    samples=st.binary(max_size=400),
-    cuts=st.lists(st.integers(0, 400), max_size=6),
-    first=st.sampled_from([b"", b"\xff\xfb\x90\x64", b"\xff\xff", b"OggS\x01", b"RIFF", b"ID3\xff", b"\0\0\0\0ftyp"]),
-)
-def test_raw_samples_stay_raw_even_where_they_begin_like_a_container(
-    samples: bytes, cuts: list[int], first: bytes
-) -> None:
-    data, form = first + samples, audio_form("linear16", RATE)
-    if container_of(data, whole=True):
-        return
-    expected = np.frombuffer(data[: len(data) // 2 * 2], "<i2")[:, None]
-    assert np.array_equal(streamed(pieces(data, cuts), form), expected)
-    if len(data) >= 2:
-        assert np.array_equal(uploaded(data, form)[0], expected)
-
-
-def test_the_container_kind_follows_from_the_first_bytes_alone() -> None:
-    assert container_kind(b"") is container_kind(b"\xff") is container_kind(b"#EXTM3U") is None
-    assert (container_kind(b"\xff\xf1\0"), container_kind(b"\xff\xfb\0")) == ("aac", "mp3")
-    assert container_kind(b"\0\0\0\x20ftypM4A ") == "mov"
-    assert container_of(b"\xff" * 5_000, whole=True) is container_of(b"\xd5" * 5_000, whole=True) is None  # silence
 
 
 # Streams of other makers

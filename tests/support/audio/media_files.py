@@ -27,6 +27,7 @@ ANY = audio_form(None, None)
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "frag_duration": "200000"}
 """Options for MP4 as written by Safari's MediaRecorder, with a fragment every 0.2 s."""
+PLAIN_MP3 = {"write_xing": "0", "id3v2_version": "0"}
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}
 
 
@@ -55,6 +56,16 @@ def container(
         for packet in itertools.chain(stream.encode(frame), stream.encode(None)):
             output.mux(packet)
     return file.getvalue()
+
+
+def by_ffmpeg(kind: str, codec: str, rate: int, channels: int, **options: str) -> bytes:
+    """Return a sample as a file of these FFmpeg muxer and codec, written with these options."""
+    return container(kind, codec, speech(rate, channels), rate, options=options)
+
+
+def by_libsndfile(kind: str, codec: str, rate: int, channels: int) -> bytes:
+    """Return a sample as a file of these libsndfile format and subtype."""
+    return sound_file(kind, codec, speech(rate, channels), rate)
 
 
 def index_first(codec: str, rate: int, channels: int) -> bytes:
@@ -152,6 +163,12 @@ def uploaded(
     while (block := recording.next_block()) is not None:
         blocks.append(block)
     return np.concatenate(blocks), recording.warnings
+
+
+def mixed(body: bytes) -> tuple[np.ndarray, list[str]]:
+    """Return the samples of an upload, mixed as in a session, and the warnings."""
+    samples, warnings = uploaded(body)
+    return np.rint(samples.mean(axis=1)), warnings
 
 
 def streamed(chunks: Sequence[bytes], form: AudioForm = ANY, *, rate: int = 16_000) -> np.ndarray:
