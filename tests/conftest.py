@@ -46,6 +46,7 @@ processors emulated, GPU kernels interpreted and compiled, programs that measure
 SLOW = (
     "documents/test_commands.py",
     "server/processes/test_server_of_processes.py",
+    "server/processes/test_admission_and_end.py",
     "server/processes/test_few_descriptors.py",
     "deploy/proxies/test_proxies.py",
     "deploy/proxies/test_public_paths.py",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from model.checkpoint import SHIPPED
-from tests.server.processes.test_server_of_processes import AT_ONCE_S, close_code, during, phase_of
-from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, FrontEnds, speech
+from tests.server.processes.test_server_of_processes import AT_ONCE_S, during, phase_of
+from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, FrontEnds, close_code, speech
 
 ON_DEMAND = "second"
 OTHER = f"{RAW}&model={ON_DEMAND}"

@@ -7,12 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
 import httpx
-from websockets.exceptions import InvalidMessage, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from loadtest.processes import Process, connections, tree
@@ -115,6 +115,14 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except OSError:
         return False
+
+
+def close_code(client: ClientConnection) -> int | None:
+    """Read to the end of a connection."""
+    with suppress(ConnectionClosed):
+        while True:
+            client.recv(timeout=WITHIN_S)
+    return client.close_code
 
 
 def speech(count: int, seconds: float) -> list[Audio]:
