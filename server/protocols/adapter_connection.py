@@ -226,7 +226,9 @@ class AdapterConnection(PatientConnection):
             if not self._state.reads:  # it was drained, or the client left
                 recognition.close()
                 return
-            self._replace(recognition.session, recognition)
+            assert self._recognition is not None, "a message arrives only while it runs"
+            self._recognition.close()
+            self._session, self._recognition = recognition.session, recognition  # no audio was received before
             self._pending = iter(asked.done(recognition.session.options.sample_rate))
             self._do_pending()
 

@@ -376,12 +376,6 @@ class Connection(ABC):
         if self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
             self._resume_reading()
 
-    def _replace(self, session: Session, recognition: ActiveSession) -> None:
-        """Continue with another session, admitted as `recognition`; no audio was received before."""
-        assert self._recognition is not None, "only called while it runs"
-        self._recognition.close()
-        self._session, self._recognition = session, recognition
-
     def _resume_reading(self) -> None:
         """Handle the kept messages, then resume reading unless they pause it again."""
         self._deadlines.received_s = self._clock()  # the client was not idle: reading was paused
