@@ -1,4 +1,4 @@
-"""Words that a model writes where nobody speaks, in recordings of barks, doors, rain and wind.
+"""Words that a model writes without speech, in recordings of barks, doors, rain and wind.
 
 python -m tutti_asr_lab.benchmarks.noise ../shared/data/noise.jsonl --model tutti-gru
 """
