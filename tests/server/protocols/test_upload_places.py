@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from server.errors import BacklogExceeded, TooManyUploads
-from server.protocols import uploads
+from server.protocols import upload_places
 from server.protocols.upload import Upload
 from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_S, Place, Stage, UploadPlaces
 from server.settings import UPLOADS_A_PLACE
@@ -145,7 +145,7 @@ def wait_for(server: LiveServer, stage: str, count: int) -> None:
 def test_a_body_below_the_minimum_rate_gets_408_long_before_the_timeout(
     live_server: Start, monkeypatch: pytest.MonkeyPatch, head: str, body: bytes
 ) -> None:
-    monkeypatch.setattr(uploads, "GRACE_S", 0.1)
+    monkeypatch.setattr(upload_places, "GRACE_S", 0.1)
     server = live_server()
     with uploading(server, body, head=head, length=100_000) as (bare,):
         answer = rest(bare)
@@ -158,7 +158,7 @@ def test_a_body_below_the_minimum_rate_gets_408_long_before_the_timeout(
 def test_slow_bodies_at_every_place_do_not_block_other_uploads(
     live_server: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "GIVES_WAY_S", 0.0)
+    monkeypatch.setattr(upload_places, "GIVES_WAY_S", 0.0)
     server = live_server(max_uploads=1)
     with uploading(server, b"RIFF", length=100_000, count=UPLOADS_A_PLACE) as sockets:
         wait_for(server, "receiving", UPLOADS_A_PLACE)
