@@ -42,7 +42,7 @@ PLANTED = {  # by contract: a file, and the import in it that must break the con
     "Only the command line and the tools know clients and load tests": (
         "server/recognition/events.py", "tutti_asr_client.errors",
     ),
-    "Recognition and audio know no web framework": ("server/text/numerals.py", "fastapi"),
+    "Recognition and audio know no web framework": ("server/text/numbers/numerals.py", "fastapi"),
     "The core computes by a slot model alone": ("batching/pool.py", "torch"),
     "8-bit arithmetic and the search need no torch": ("model/int8/features.py", "model.torch_network.network"),
     "No circles, in any folder": ("batching/errors.py", "batching.engine"),

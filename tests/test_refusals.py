@@ -26,7 +26,7 @@ from tests.support.protocols.protocol_bench import PATHS, refusal_of
 from tests.support.servers.app_bench import AppBench, form_of, text_of
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import CONFIG, SpellingModel, spell
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, spell
 from tests.support.servers.two_models import two_models
 from tests.support.servers.uploaded import encoded
 

@@ -19,7 +19,7 @@ from server.recognition.segments.speaker_rules import others_in
 from server.recognition.session import Session
 from server.recognition.session_options import IN_FLIGHT_S
 from server.text.formatting import FormattedWord, Sentences, Style
-from server.text.number_words import is_row
+from server.text.numbers.number_words import is_row
 
 NUMBER_PAUSE_S = 2.0  # of a pause within a number that is read aloud
 ROW_WORDS = 3  # digits at the end of a segment that may go on in the next one

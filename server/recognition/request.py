@@ -9,12 +9,12 @@ from typing import Self
 from server.audio.formats import PLAIN, AudioForm
 from server.errors import BadParameter
 from server.recognition.session_options import SessionOptions
-from server.text.chinese_digits import parts, plain
 from server.text.formatting import PLAIN as NO_STYLE
 from server.text.formatting import Style
+from server.text.numbers.chinese_digits import parts, plain
+from server.text.numbers.spoken_digits import Part
 from server.text.own_forms import OwnForms
 from server.text.redaction_kinds import Redaction
-from server.text.spoken_digits import Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from server.text.digit_runs import RUN_S
+from server.text.numbers.digit_runs import RUN_S
 from server.text.redaction_kinds import NumberLanguage, Redaction
 
 CONTEXT_S = 60.0  # after "card", "security code" or a card number: its expiry date and code are short numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from server.text.line import Line, Span, whole_words
-from server.text.spoken_digits import DIGITS, TEENS, TENS
+from server.text.numbers.spoken_digits import DIGITS, TEENS, TENS
 
 MONTHS = {
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",

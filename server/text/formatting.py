@@ -20,7 +20,7 @@ from model.punctuation.rules import capital_i, capitalized, is_question
 from model.punctuation.tagger import shipped_tagger
 from model.text.letters import has_ideographs
 from server.text.line import PAUSE_S, Span
-from server.text.number_words import is_row
+from server.text.numbers.number_words import is_row
 from server.text.own_forms import MARKS as FORM_MARKS
 from server.text.own_forms import NO_OWN_FORMS, OwnForms
 from server.text.redaction_kinds import SHORTEST, Redaction

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from server.text.line import Line, Span, whole_words
-from server.text.spoken_digits import DIGITS, TEENS, TENS
+from server.text.numbers.spoken_digits import DIGITS, TEENS, TENS
 
 _DOMAINS = "com|org|net|edu|gov|info|biz|io|dev|app|ai|co|me|tv|us|uk|de|fr|es|it|nl|ch|at|eu|ca|au|nz|ie|in|jp|cn"
 _COUNTRIES = [" ".join(domain) for domain in _DOMAINS.split("|") if len(domain) == 2]  # spelled: "u k"

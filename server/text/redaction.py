@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from model.ctc.words import Word
-from server.text import chinese_digits, spoken_digits
 from server.text.announcements import WORDS_AFTER, Announcement, Announcements
-from server.text.digit_runs import FIRST_DIGITS, GROUP, RUN_S, DigitRun
+from server.text.numbers import chinese_digits, spoken_digits
+from server.text.numbers.digit_runs import FIRST_DIGITS, GROUP, RUN_S, DigitRun
+from server.text.numbers.spoken_digits import Part
 from server.text.redaction_kinds import CARD, LONG, NUMBER, SHORTEST, NumberLanguage, Redaction, label_of
-from server.text.spoken_digits import Part
 
 WORDS_TO_END = {NumberLanguage.ENGLISH: 3, NumberLanguage.CHINESE: 6}  # after a group that may go on in the next final
 WORDS_BETWEEN = {NumberLanguage.ENGLISH: 12, NumberLanguage.CHINESE: 24}  # before a short number of a run

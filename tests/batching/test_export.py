@@ -10,7 +10,7 @@ import pytest
 from batching.errors import UnknownStream, WrongState
 from batching.events import StreamClosed
 from tests.support.servers.fakes import FailingModel, GatedModel
-from tests.support.servers.spelling import GatedSpellingModel, silence
+from tests.support.servers.recognizers.spelling import GatedSpellingModel, silence
 from tests.support.streams.engine_bench import Start, step
 
 

@@ -20,7 +20,7 @@ from tests.support.clients.cutting_proxy import CuttingProxy
 from tests.support.needs import need_node_module
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tutti_asr_client.messages import ContextFailure, ContextSuccess, Message, Results, RewindFailure
 from tutti_asr_client.resilient import ResilientClient
 from tutti_asr_client.retry import Retry

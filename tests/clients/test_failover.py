@@ -17,7 +17,7 @@ import soundfile
 from server.resume.tickets import new_key
 from tests.support.clients.cutting_proxy import CuttingProxy
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 ROOT = Path(__file__).parents[2]
 KEY = new_key()

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.needs import missing
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tutti_asr_client.files.microphone import Microphone, MicrophoneError
 
 RATE = 16_000

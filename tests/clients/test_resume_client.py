@@ -14,7 +14,7 @@ from server.operations import drain as drain_module
 from server.resume.tickets import new_key
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tutti_asr_client.connection_events import ConnectionEvents
 from tutti_asr_client.messages import Results
 from tutti_asr_client.resilient import ResilientClient

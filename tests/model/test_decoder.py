@@ -22,7 +22,7 @@ from model.lm.language_model import LanguageModel
 from model.machine.device import CPU
 from model.published.timing import PublishedDescription
 from server.settings import Settings
-from tests.support.servers.spelling import CONFIG
+from tests.support.servers.recognizers.spelling import CONFIG
 
 ARPA = """\\data\\
 ngram 1=5

@@ -19,7 +19,7 @@ from server.streaming.websocket import SEND_BUFFER_BYTES
 from tests.support.protocols.bare_http import client_that_does_not_read
 from tests.support.servers.fakes import FakeClock
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import GatedSpellingModel, silence, spell
+from tests.support.servers.recognizers.spelling import GatedSpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 CUT = r"(?i)reset|broken pipe|abort"

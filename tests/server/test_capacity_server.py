@@ -13,7 +13,7 @@ from batching.events import BatchDone
 from server.errors import BadParameter
 from server.protocols.deepgram.query import parse_query
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 

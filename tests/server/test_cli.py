@@ -30,8 +30,8 @@ from server.settings import Settings
 from tests.support.audio.speech import SAMPLES
 from tests.support.needs import need_precision
 from tests.support.networks.quantized_networks import random_quantized
-from tests.support.servers.spelling import silence, spell
-from tests.support.servers.wavering import WaveringDecoder
+from tests.support.servers.recognizers.spelling import silence, spell
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 
 RECORDING = str(SAMPLES.parent / "yes.flac")
 MANIFEST = ["--manifest", str(SAMPLES)]

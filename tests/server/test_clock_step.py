@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.needs import missing
 from tests.support.servers.live_server import transcript
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.servers.server_process import ServerProcess
-from tests.support.servers.spelling import spell
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = (

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 from tests.support.servers.live_server import transcript
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.servers.server_process import ServerProcess
-from tests.support.servers.spelling import spell
 
 
 def test_a_full_disk_loses_log_lines_but_no_stream() -> None:

@@ -8,8 +8,8 @@ from websockets.exceptions import InvalidStatus
 from server.operations.process import EXIT_LOST
 from server.operations.watchdog import FAILURES
 from tests.support.servers.faulty_server import FATAL, HANGING, audio
+from tests.support.servers.recognizers.spelling import poison
 from tests.support.servers.server_process import ServerProcess
-from tests.support.servers.spelling import poison
 
 
 def test_a_dead_engine_closes_every_stream_and_ends_the_process() -> None:

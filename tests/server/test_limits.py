@@ -9,7 +9,7 @@ import pytest
 from server.http.uvicorn_server import MAX_MESSAGE_BYTES, uvicorn_config
 from server.streaming import flow_control
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import GatedSpellingModel, silence, spell
+from tests.support.servers.recognizers.spelling import GatedSpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 

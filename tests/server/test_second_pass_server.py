@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 

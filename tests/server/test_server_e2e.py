@@ -19,9 +19,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from server.recognition.steps import Auxiliary
-from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import CONFIG, GatedSpellingModel, SpellingModel, silence, spell
+from tests.support.servers.recognizers.array_slots import Array, ArraySlots, Row, State
+from tests.support.servers.recognizers.spelling import CONFIG, GatedSpellingModel, SpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 

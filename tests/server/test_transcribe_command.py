@@ -27,10 +27,10 @@ from server.cli.transcribe import RawEncoding
 from server.recognition.steps import Auxiliary
 from tests.support.audio.media_files import container
 from tests.support.audio.speech import SAMPLES
-from tests.support.servers import voices
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
-from tests.support.servers.voices import Voices
+from tests.support.servers.recognizers import voices
+from tests.support.servers.recognizers.spelling import silence, spell
+from tests.support.servers.recognizers.voices import Voices
 
 Start = Callable[..., LiveServer]
 runner = CliRunner()

@@ -24,7 +24,7 @@ from tests.support.protocols.listen_query import RAW, query
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.receipted import with_keys
-from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell, spelling_decoder
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, silence, spell, spelling_decoder
 from tests.support.servers.uploaded import encoded, said
 
 SPOKEN = np.concatenate([spell("won "), silence(1.0)])

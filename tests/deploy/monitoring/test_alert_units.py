@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.deployment.prometheus import RULES, constant_series, evaluate
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 STEREO = {"channels": 2, "multichannel": "true"}

@@ -15,7 +15,7 @@ import yaml
 
 from tests.support.deployment.prometheus import RULES, WITHIN_S, Prometheus, need, promtool
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "tutti.json"

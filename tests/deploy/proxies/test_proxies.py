@@ -16,7 +16,7 @@ from server.protocols.uploads import BODY_TIMEOUT_S
 from tests.support.deployment.edge import Hang, closed_port, first_server_is_draining, http, listen, proxied, wait_until
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tutti_asr_lab.trials.proxies import PROXIES
 
 Start = Callable[..., LiveServer]

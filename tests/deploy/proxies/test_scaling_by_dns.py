@@ -13,7 +13,7 @@ from loadtest.served import free_port
 from tests.support.deployment.dns import NameServer
 from tests.support.deployment.edge import listen, need, wait_until
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tutti_asr_lab.trials.proxies import Running
 
 Start = Callable[..., LiveServer]

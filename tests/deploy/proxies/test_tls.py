@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 from tests.support.deployment.edge import Tls, proxied
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, LiveServer, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tutti_asr_lab.trials.proxies import PROXIES, Running
 
 Start = Callable[..., LiveServer]

@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.measurement.engine_times import EngineTimes, measure_engine
 from tests.support.servers.fakes import ChunkedModel
-from tests.support.servers.spelling import CONFIG
+from tests.support.servers.recognizers.spelling import CONFIG
 from tutti_asr_lab.planning import calibrate, loopback
 from tutti_asr_lab.simulation.service_table import ServiceTable
 

@@ -17,7 +17,7 @@ from server.streaming import connection, flow_control
 from tests.support.clients.loadtest_bench import level_report as level
 from tests.support.needs import need_ipv6
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tutti_asr_lab.trials.hostile.containers import broken
 from tutti_asr_lab.trials.hostile.raw_connection import Act, End, Tally, perform
 from tutti_asr_lab.trials.hostile.swarm import OF_KIND, Attack, Script, attack, target_at

@@ -14,9 +14,9 @@ import pytest
 
 from model.ctc.beam import BeamDecoder
 from server.audio.pcm import PCM
-from tests.support.servers.array_slots import Array, State
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
+from tests.support.servers.recognizers.array_slots import Array, State
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
 MINUTES = 10

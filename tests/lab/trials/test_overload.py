@@ -21,7 +21,7 @@ from loadtest.reports.criteria import Criterion, unmet
 from tests.support.clients.fake_listen import FakeListen
 from tests.support.clients.loadtest_bench import T0, level_report, settings, write_manifest
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tutti_asr_lab.trials.leftovers import IdleFigures, judge_leftovers
 from tutti_asr_lab.trials.scenarios.overload import Plan, judge, overload
 from tutti_asr_lab.trials.trial import TrialReport, write

@@ -11,9 +11,9 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
 from server.models.loading import LoadedModel
-from tests.support.servers.array_slots import Array, State
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
+from tests.support.servers.recognizers.array_slots import Array, State
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, spelling_decoder
 
 Start = Callable[..., LiveServer]
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate

@@ -12,7 +12,7 @@ from websockets.sync.client import connect
 from server.access.keys import ANYBODY, Caller, Credentials, Key, KeyRing
 from server.errors import NotAuthorized, SettingsError
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 KEY = "s3cret-k3y"

@@ -17,7 +17,7 @@ from server.coordination.limits import Quotas
 from server.coordination.local import LocalCoordinator
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import GatedSpellingModel, spell
+from tests.support.servers.recognizers.spelling import GatedSpellingModel, spell
 
 Start = Callable[..., LiveServer]
 KEYS = {"Authorization": "Token small"}

@@ -12,7 +12,7 @@ import pytest
 from model.ctc.bias import Bias
 from server.coordination.term_building import CHARACTERS_PER_S, TermBuilding
 from server.errors import TooManyOpenings
-from tests.support.servers.wavering import WaveringDecoder
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 
 
 class Recording(WaveringDecoder):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from server.cli import app
 from server.http.admin import INDIRECT_HEADERS, is_direct
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 

@@ -23,7 +23,7 @@ from server.protocols.freeswitch.adapter import CallFrame
 from server.protocols.openai.messages import ServerEvent
 from server.protocols.twilio.adapter import CallEvent
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 FROM_CLIENT, TO_CLIENT = "hear", "tell"

@@ -16,7 +16,7 @@ from server.http.bounded_protocol import MAX_PIPELINED, BoundedHttpProtocol, Pip
 from server.streaming import client_timer
 from tests.support.protocols.bare_http import UPGRADE, dialed, rest
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import GatedSpellingModel, spell
+from tests.support.servers.recognizers.spelling import GatedSpellingModel, spell
 from tests.support.streams.websocket_bench import TcpTransport
 
 Start = Callable[..., LiveServer]

@@ -24,7 +24,7 @@ from server.http.api_docs import OPERATIONS
 from server.protocols.deepgram.parameters import PARAMETERS
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 KEY = "s3cret-k3y"
 EXAMPLES = 25  # per operation

@@ -14,7 +14,7 @@ from server.http.uvicorn_server import MAX_HEAD_BYTES
 from tests.support.protocols.bare_http import UPGRADE, dialed, rest
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 

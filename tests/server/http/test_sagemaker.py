@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 from server.settings import Settings
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]

@@ -16,7 +16,7 @@ from server.access.keys import Credentials, Key, KeyRing, read_secrets
 from server.access.tokens import LEEWAY_S, MIN_SECRET_BYTES, Tokens
 from server.errors import NotAuthorized, SettingsError
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 KEY, SECRET = "s3cret-k3y", "0123456789abcdef" * 2

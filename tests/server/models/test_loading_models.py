@@ -28,7 +28,7 @@ from server.settings import SHIPPED_ON_DEMAND, Settings
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import silence, spell, spelling_decoder
+from tests.support.servers.recognizers.spelling import silence, spell, spelling_decoder
 from tests.support.servers.two_models import Spanish, two_models
 from tests.support.servers.uploaded import encoded, said
 

@@ -39,7 +39,7 @@ from server.settings import Settings
 from tests.support.decoding.without_weights import NoEngines, decoded, decoded_without, other_process
 from tests.support.networks.published import probe_of
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import SpellingModel, spell, spelling_decoder
+from tests.support.servers.recognizers.spelling import SpellingModel, spell, spelling_decoder
 
 SAMPLE = Path(__file__).parents[3] / "model" / "samples" / "demo.flac"
 OWN: dict[str, Any] = {"greedy": {"decoder": "greedy"}, "beam search": {"decoder": "beam"}}

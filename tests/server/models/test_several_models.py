@@ -28,8 +28,8 @@ from tests.support.needs import need_package
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.servers.two_models import two_models
 from tests.support.servers.uploaded import encoded, said
 

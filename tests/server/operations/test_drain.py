@@ -13,8 +13,8 @@ from websockets.exceptions import InvalidStatus
 
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.recognizers.spelling import GatedSpellingModel, spell
 from tests.support.servers.server_process import ServerProcess
-from tests.support.servers.spelling import GatedSpellingModel, spell
 
 Start = Callable[..., LiveServer]
 

@@ -26,7 +26,7 @@ from server.streaming.outbox import Writer
 from server.streaming.websocket import StreamWebSocket
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 OF_A_STREAM = (Connection, DecodeQueue, StreamWebSocket, ServerProtocol, Session, Writer)

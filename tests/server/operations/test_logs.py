@@ -21,8 +21,8 @@ from server.http.access_log import SANE
 from server.operations.logs import MAX_LINES, LogLines, redacted
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, transcript
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.servers.server_process import ServerProcess
-from tests.support.servers.spelling import spell
 
 UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 KEY = "a-key-that-must-not-be-logged"

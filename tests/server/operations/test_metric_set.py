@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.audio.speech import ROOT
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "tutti.json"

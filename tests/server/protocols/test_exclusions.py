@@ -23,10 +23,10 @@ from tests.server.models.test_several_models import Titled
 from tests.support.protocols.listen_query import RAW, query
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.receipted import with_keys
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, silence, spell
+from tests.support.servers.recognizers.voices import Voices
 from tests.support.servers.uploaded import encoded, said
-from tests.support.servers.voices import Voices
 
 REPOSITORY = Path(__file__).parents[3]
 SPOKEN = np.concatenate([spell("hello "), silence(1.0)])

@@ -33,7 +33,7 @@ from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.adapters import RATE
 from tests.support.servers.app_bench import AppBench, text_of
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]

@@ -14,10 +14,10 @@ from server.recognition.steps import Auxiliary
 from server.settings import Settings
 from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.protocols.wire_stream import WireStream
-from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import CONFIG, silence, spell, voiced
+from tests.support.servers.recognizers.array_slots import Array, ArraySlots, Row, State
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell, voiced
 from tests.support.servers.two_models import two_models
 
 Start = Callable[..., LiveServer]

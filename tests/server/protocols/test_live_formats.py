@@ -16,7 +16,7 @@ from server.tools.evaluate import coded
 from tests.support.audio.media_files import FRAGMENTS, container, flac_head, flac_silence, muxed, opus_packets
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.live_server import RAW, Frame, LiveServer, transcript
-from tests.support.servers.spelling import GatedSpellingModel, silence, spell, voiced
+from tests.support.servers.recognizers.spelling import GatedSpellingModel, silence, spell, voiced
 from tests.support.streams.transport_bench import ConnectionBench
 
 Start = Callable[..., LiveServer]

@@ -16,7 +16,7 @@ from server.text.own_forms import read_own_forms
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.receipted import record, recorded, with_keys
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
 
 TEXT = "we use tutti a s r and two lines"

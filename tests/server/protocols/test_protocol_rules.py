@@ -23,7 +23,7 @@ from server.streaming.adapter import Reject
 from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.protocols.mutations import mutated
 from tests.support.protocols.protocol_bench import ADAPTERS, PROTOCOLS, ProtocolBench, audio_message
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.streams.transport_bench import ConnectionBench
 
 FRAMES_A_STREAM = 12

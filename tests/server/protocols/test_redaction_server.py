@@ -21,8 +21,8 @@ from server.errors import SettingsError
 from server.text.redaction_kinds import Redaction
 from tests.support.protocols.wire_stream import WireStream, texts_in
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
-from tests.support.servers.spelling_hanzi import hanzi_model, letters
+from tests.support.servers.recognizers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling_hanzi import hanzi_model, letters
 from tests.support.servers.two_models import two_models
 from tests.support.servers.uploaded import encoded
 from tutti_asr_client import Results, open_stream

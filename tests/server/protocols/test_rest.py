@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.protocols.listen_query import RAW
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import silence, voiced
+from tests.support.servers.recognizers.spelling import silence, voiced
 from tests.support.servers.uploaded import encoded, said
 
 RESTED = 'tutti_rested_steps_total{model="spelling"}'

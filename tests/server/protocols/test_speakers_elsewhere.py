@@ -14,8 +14,8 @@ from websockets.sync.client import connect
 
 from server.recognition.steps import Auxiliary
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence
-from tests.support.servers.voices import Voices, say
+from tests.support.servers.recognizers.spelling import silence
+from tests.support.servers.recognizers.voices import Voices, say
 
 Start = Callable[..., LiveServer]
 TALK = np.concatenate([say("hello there my dear friend", 0), silence(1.0), say("good evening to you", 1), silence(1.0)])

@@ -15,7 +15,7 @@ from server.coordination.term_building import CHARACTERS_PER_S
 from tests.server.protocols.deepgram.test_keyterm_server import MishearingModel
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 
 AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # "kite", as this model recognizes it
 SETS = round(15 * CHARACTERS_PER_S / 2_000)  # three times what a caller may build at once

@@ -21,8 +21,8 @@ from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.app_bench import text_of
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import poison, spell
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import poison, spell
 
 Start = Callable[..., LiveServer]
 LABELS = {"listen": "deepgram", "resumable": "deepgram"}

@@ -21,7 +21,7 @@ from server.receipts.verification import check_recorded
 from server.tools.replay import read_stored
 from tests.support.servers.live_server import Frame, LiveServer
 from tests.support.servers.receipted import record, with_keys
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 
 Call = tuple[list[Frame], ReceiptKeys]
 

@@ -29,7 +29,7 @@ from tests.support.clients.resume_client import ResumingClient
 from tests.support.networks.published import model_of
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.receipted import record, recorded, with_keys
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 
 RATE = CONFIG.sample_rate
 TEXTS = ("hello there this is one", "and here is two", "now a third sentence of some length", "end")

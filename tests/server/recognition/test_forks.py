@@ -10,8 +10,8 @@ from model.recordings import read_pcm
 from server.audio.pcm import PCM
 from tests.support.audio.speech import samples
 from tests.support.networks.quantized_networks import random_quantized
-from tests.support.servers.spelling import SpellingModel, spell, spelling_decoder
-from tests.support.servers.wavering import WaveringDecoder
+from tests.support.servers.recognizers.spelling import SpellingModel, spell, spelling_decoder
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 from tests.support.streams.forked_streams import check
 
 

@@ -19,8 +19,8 @@ from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
 from server.settings import Settings
 from tests.support.servers.fakes import FakeClock
-from tests.support.servers.spelling import CONFIG
-from tests.support.servers.wavering import WaveringDecoder
+from tests.support.servers.recognizers.spelling import CONFIG
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 from tests.support.streams.engine_bench import SilentEngine
 
 

@@ -18,8 +18,8 @@ from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import Marker, StepTag
 from tests.support.servers.fakes import FakeClock
-from tests.support.servers.spelling import CONFIG
-from tests.support.servers.wavering import WaveringDecoder, WaveringState
+from tests.support.servers.recognizers.spelling import CONFIG
+from tests.support.servers.recognizers.wavering import WaveringDecoder, WaveringState
 from tests.support.streams.engine_bench import SilentEngine, session_on
 
 FRAMES = CONFIG.step_samples // CONFIG.frame_samples

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from server.recognition.events import Partial
-from server.text import chinese_digits, spoken_digits
+from server.text.numbers import chinese_digits, spoken_digits
+from server.text.numbers.spoken_digits import Part
 from server.text.redaction_kinds import NumberLanguage, Redaction
-from server.text.spoken_digits import Part
 from tests.support.audio import chinese_numbers
 from tests.support.audio.english_numbers import Kind, number, read_out
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import silence, spell
-from tests.support.servers.spelling_hanzi import hanzi_decoder, spell_hanzi
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling_hanzi import hanzi_decoder, spell_hanzi
 from tests.support.streams.session_bench import SessionBench
 
 NUMBERS = 120  # of each language; `tests/server/text` reads thousands to the redactor alone

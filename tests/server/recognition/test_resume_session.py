@@ -15,8 +15,8 @@ from model.ctc.beam import BeamDecoder
 from server.recognition.events import Final
 from server.recognition.messages import StartAt
 from server.recognition.session_options import Limits
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.resume_bench import Client, Configure, Context, Control, Finalize, ResumableBench
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)

@@ -17,7 +17,7 @@ from server.errors import KeytermsTooOften
 from server.recognition.events import Correction, Final
 from server.recognition.messages import RewindFinals
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
 Start = Callable[..., LiveServer]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from server.errors import CloseReason
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial
 from server.recognition.session_options import Limits
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.streams.session_bench import SessionBench
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)

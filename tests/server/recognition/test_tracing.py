@@ -22,7 +22,7 @@ from server.serve import open_tracing
 from server.settings import Settings
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 

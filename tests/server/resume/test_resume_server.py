@@ -19,9 +19,9 @@ from server.protocols.deepgram import resumable
 from server.recognition.steps import Auxiliary
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import Received, ResumingClient
-from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.live_server import Client, LiveServer, transcript
-from tests.support.servers.spelling import CONFIG, SpellingModel, silence, spell
+from tests.support.servers.recognizers.array_slots import Array, ArraySlots, Row, State
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, silence, spell
 
 KEY, OTHER_KEY = new_key(), new_key()
 TEXTS = ("hello there this is one", "and here is two", "now a third sentence of some length", "end")

@@ -17,7 +17,7 @@ from server.recognition.session_options import Limits
 from server.streaming.closing import STATES, TABLE, ConnectionEvent, State, next_state
 from server.streaming.flow_control import MAX_SESSION_S, WRITE_TIMEOUT_S, LiveLimits
 from server.streaming.outbox import OUTBOX_FRAMES
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.streams.transport_bench import ConnectionBench
 
 IDLE_S, STALL_S = 20.0, 30.0  # by the fake clock: the real timer never fires meanwhile

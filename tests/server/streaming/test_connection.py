@@ -9,7 +9,7 @@ from server.recognition.events import StepTiming
 from server.recognition.session_options import Limits
 from server.recognition.steps import StepTag
 from server.streaming.flow_control import LiveLimits
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.transport_bench import ConnectionBench
 
 QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true"}

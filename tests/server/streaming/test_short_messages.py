@@ -16,7 +16,7 @@ from server.recognition.session_options import Limits
 from server.recognition.steps import StepTag
 from server.streaming.flow_control import ShortMessages, is_audio
 from tests.server.streaming.test_connection import MAX_BACKLOG_S, Bench
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.transport_bench import ConnectionBench
 
 STEP_BYTES = 2 * CONFIG.step_samples

@@ -9,8 +9,8 @@ import time
 
 from websockets.sync.client import connect
 
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.servers.server_process import ServerProcess
-from tests.support.servers.spelling import spell
 
 LIMIT_S, STILL_S = 1.0, 2.6
 PATHS = (

@@ -12,10 +12,10 @@ from stdnum.cn import ric
 
 from model.ctc.words import Word, joined
 from server.text.announcements import CONTEXT_S
-from server.text.chinese_digits import digits_of, parts
+from server.text.numbers.chinese_digits import digits_of, parts
+from server.text.numbers.spoken_digits import Part
 from server.text.redaction import Redactor
 from server.text.redaction_kinds import NumberLanguage, Redaction, number_language
-from server.text.spoken_digits import Part
 from tests.support.audio.chinese_numbers import KINDS, number, read_out
 
 CARD = "六二二二零二一二零零零零零零零零零零五"  # 19 digits, valid

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from model.ctc.words import Word
 from server.errors import BadParameter
-from server.text import spoken_digits
 from server.text.announcements import CONTEXT_S
-from server.text.digit_runs import RUN_S
+from server.text.numbers import spoken_digits
+from server.text.numbers.digit_runs import RUN_S
+from server.text.numbers.spoken_digits import Part, digits_of, part, parts
 from server.text.redaction import Redactor
 from server.text.redaction_kinds import Redaction, kinds_of
-from server.text.spoken_digits import Part, digits_of, part, parts
 
 CARD = "four five three nine one four eight eight oh three four three six four six seven"  # 4539 1488 0343 6467
 PCI = frozenset({Redaction.PCI})

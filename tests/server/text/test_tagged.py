@@ -15,7 +15,7 @@ from model.ctc.words import Word
 from server.text import formatting
 from server.text.formatting import OPENING_WORDS, Sentences, Style
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import SpellingModel, silence, spell, spelling_decoder
+from tests.support.servers.recognizers.spelling import SpellingModel, silence, spell, spelling_decoder
 from tests.support.servers.two_models import two_models
 from tests.support.servers.uploaded import encoded, said
 

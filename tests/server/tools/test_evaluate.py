@@ -25,7 +25,7 @@ from server.tools.evaluate import LINE_RATE, TABLES, CodedTranscriber, Evaluatio
 from server.tools.evaluate_report import document, print_report
 from tests.support.audio.speech import SAMPLES
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tutti_asr_client.messages import Alternative, Channel, Results, StepTimings, Word
 from tutti_asr_client.transcript import Transcript
 

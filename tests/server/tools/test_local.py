@@ -15,7 +15,7 @@ from server.replica import Replica, build_replica
 from server.settings import Settings
 from server.tools import local
 from server.tools.local import LocalTranscriber, NotRecognized, open_local
-from tests.support.servers.spelling import SpellingModel, silence, spell, spelling_decoder
+from tests.support.servers.recognizers.spelling import SpellingModel, silence, spell, spelling_decoder
 from tutti_asr_client.messages import Results
 
 

@@ -21,8 +21,8 @@ from tests.support.clients.realtime_client import speak, until_transcript, updat
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.servers.server_process import ServerProcess
-from tests.support.servers.spelling import CONFIG, silence, spell
 from tests.support.servers.two_models import two_models
 from tests.support.servers.uploaded import encoded
 

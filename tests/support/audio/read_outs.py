@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from model.ctc.words import Word
-from server.text import chinese_digits, spoken_digits
+from server.text.numbers import chinese_digits, spoken_digits
 from server.text.redaction_kinds import NumberLanguage, Redaction
 from tests.support.audio import chinese_numbers as chinese
 from tests.support.audio import english_numbers as english

@@ -10,7 +10,7 @@ import numpy as np
 from websockets.sync.client import ClientConnection
 
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 RATE = 24_000
 PIECE_BYTES = 9_600

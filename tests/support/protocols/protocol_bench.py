@@ -28,8 +28,8 @@ from server.recognition.session_options import Limits, SessionOptions
 from server.streaming.adapter import Adapter
 from server.tools.evaluate import coded
 from tests.support.servers.adapters import RATE
-from tests.support.servers.spelling import silence, spell
-from tests.support.servers.wavering import WaveringDecoder
+from tests.support.servers.recognizers.spelling import silence, spell
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 from tests.support.streams.transport_bench import ConnectionBench
 
 LIMITS = Limits(min_endpoint_ms=400.0, max_backlog_s=1e9)

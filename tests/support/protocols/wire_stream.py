@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 from tests.support.protocols.protocol_bench import END, PATHS, audio_message, final_text, start_of
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 PIECE_BYTES = 3_200
 

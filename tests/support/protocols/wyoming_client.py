@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from server.audio.pcm import PCM
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.spelling import CONFIG
+from tests.support.servers.recognizers.spelling import CONFIG
 
 Event = dict[str, Any]
 FORM = {"rate": CONFIG.sample_rate, "width": 2, "channels": 1}

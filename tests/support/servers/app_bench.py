@@ -11,7 +11,7 @@ from server.app import create_app
 from server.errors import REFUSALS
 from server.models.loading import LoadedModel
 from server.settings import Settings
-from tests.support.servers.spelling import SpellingModel, spelling_decoder
+from tests.support.servers.recognizers.spelling import SpellingModel, spelling_decoder
 
 
 class AppBench:

@@ -13,7 +13,7 @@ import numpy as np
 from server import serve
 from server.models.loading import LoadedModel
 from server.settings import Settings
-from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, spelling_decoder
 
 FATAL, HANGING = -1, -2  # samples of audio that no other test uses
 

@@ -27,7 +27,7 @@ from server.recognition.session import Session
 from server.serve import DrainingServer
 from server.settings import Settings
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.spelling import SpellingModel, spelling_decoder
+from tests.support.servers.recognizers.spelling import SpellingModel, spelling_decoder
 
 RAW = {"encoding": "linear16", "sample_rate": 16_000}
 Frame = dict[str, Any]

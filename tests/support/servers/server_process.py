@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, transcript
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Line = dict[str, Any]
 FAULTY = Path(__file__).parent / "faulty_server.py"

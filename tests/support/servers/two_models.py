@@ -6,8 +6,8 @@ from typing import Any
 
 from model.config import ENGLISH
 from server.models.loading import LoadedModel
-from tests.support.servers.array_slots import Array, State
-from tests.support.servers.spelling import SpellingModel, spelling_decoder
+from tests.support.servers.recognizers.array_slots import Array, State
+from tests.support.servers.recognizers.spelling import SpellingModel, spelling_decoder
 
 N, M = ENGLISH.index("n"), ENGLISH.index("m")
 

@@ -19,8 +19,8 @@ from server.recognition.segments.endpointing import VoiceRules
 from server.recognition.session import Session
 from server.recognition.session_options import Limits, SessionOptions
 from server.recognition.steps import StepTag, WindowTag, Work
-from tests.support.servers.array_slots import State, fresh_state
-from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
+from tests.support.servers.recognizers.array_slots import State, fresh_state
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, spelling_decoder
 
 WINDOW = 512  # samples of a voice-activity window
 

@@ -34,9 +34,9 @@ from server.streaming.adapter import Adapter
 from server.streaming.connection import Connection, ConnectionContext
 from server.streaming.flow_control import LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
-from tests.support.servers.array_slots import State, fresh_state
 from tests.support.servers.fakes import WAIT_S, FakeClock
-from tests.support.servers.spelling import CONFIG, SpellingModel, spelling_decoder
+from tests.support.servers.recognizers.array_slots import State, fresh_state
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, spelling_decoder
 from tests.support.streams.engine_bench import session_on
 from tests.support.streams.fake_transport import FakeTransport
 

@@ -17,7 +17,7 @@ from server.errors import SettingsError
 from tests.support.servers.destination import Json, destination, received_frames
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import poison, silence, spell
+from tests.support.servers.recognizers.spelling import poison, silence, spell
 
 Start = Callable[..., LiveServer]
 END, UUID, DTMF, ERROR = 0x00, 0x01, 0x03, 0xFF

@@ -18,8 +18,8 @@ from server.protocols.deepgram import callbacks as protocol
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.receiver import Answer, Received, receiver
+from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.servers.server_process import ServerProcess
-from tests.support.servers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]

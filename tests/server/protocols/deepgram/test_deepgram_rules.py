@@ -17,7 +17,7 @@ from server.audio.raw import alaw_table, mulaw_table
 from server.recognition.session_options import Limits
 from server.tools.evaluate import coded
 from tests.support.audio.media_files import container
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.streams.transport_bench import IDLE_S, MAX_CHANNELS, ConnectionBench, Frame
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)

@@ -15,9 +15,9 @@ from server.recognition.steps import Auxiliary
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import silence
+from tests.support.servers.recognizers.spelling import silence
+from tests.support.servers.recognizers.voices import Voices, say
 from tests.support.servers.uploaded import encoded
-from tests.support.servers.voices import Voices, say
 
 Start = Callable[..., LiveServer]
 KEY = new_key()

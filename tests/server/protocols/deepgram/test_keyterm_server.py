@@ -11,8 +11,8 @@ import pytest
 
 from model.ctc.beam import BeamDecoder
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.mishearing import AUDIO, MishearingModel
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.mishearing import AUDIO, MishearingModel
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tutti_asr_client.live import connect
 from tutti_asr_client.messages import ConfigureFailure, ConfigureSuccess, Results
 

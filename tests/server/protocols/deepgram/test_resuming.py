@@ -8,7 +8,7 @@ from typing import Any
 
 from server.errors import TicketCode, TicketRefused
 from server.recognition.session_options import Limits
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.streams.transport_bench import ConnectionBench
 
 QUERY = {"encoding": "linear16", "sample_rate": "16000", "step_results": "true", "resumable": "true"}

@@ -17,7 +17,7 @@ from server.audio.pcm import PCM
 from tests.support.audio.speech import ROOT
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]

@@ -19,7 +19,7 @@ from server.streaming.adapter import Bias, Switch
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.adapters import RATE, audio_of, frames_of, other_actions
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ import pytest
 
 from server.audio.pcm import PCM
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import poison, silence, spell
+from tests.support.servers.recognizers.spelling import poison, silence, spell
 from tests.support.servers.uploaded import encoded
 
 Start = Callable[..., LiveServer]

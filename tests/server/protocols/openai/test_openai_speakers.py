@@ -12,9 +12,9 @@ import pytest
 
 from server.recognition.steps import Auxiliary
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence
+from tests.support.servers.recognizers.spelling import silence
+from tests.support.servers.recognizers.voices import Voices, say
 from tests.support.servers.uploaded import encoded
-from tests.support.servers.voices import Voices, say
 
 Start = Callable[..., LiveServer]
 TALK = np.concatenate([

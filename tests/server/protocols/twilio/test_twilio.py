@@ -24,7 +24,7 @@ from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.adapters import audio_of, frames_of, other_actions, words
 from tests.support.servers.destination import destination, received_frames
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 Json = dict[str, Any]

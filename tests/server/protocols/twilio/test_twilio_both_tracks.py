@@ -20,7 +20,7 @@ from tests.support.protocols.protocol_bench import twilio as twilio_stream
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.adapters import RATE
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 CHUNK = 160  # 20 ms

@@ -14,8 +14,8 @@ from server.errors import SettingsError
 from server.protocols.wyoming import endpoint
 from tests.support.protocols.wyoming_client import AUDIO_STOP, WyomingClient, chunk, packed, utterance
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.mishearing import AUDIO, MishearingModel
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.mishearing import AUDIO, MishearingModel
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 
 Start = Callable[..., LiveServer]
 

@@ -26,7 +26,7 @@ from tests.support.protocols.wyoming_client import (
 )
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import CONFIG, poison, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, poison, silence, spell
 from tests.support.servers.two_models import two_models
 
 Start = Callable[..., LiveServer]

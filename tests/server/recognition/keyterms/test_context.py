@@ -20,9 +20,9 @@ from server.recognition.keyterms.keyterms import (
     rare_terms,
 )
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 from tests.support.servers.uploaded import encoded
-from tests.support.servers.wavering import WaveringDecoder
 from tests.support.streams.session_bench import SessionBench
 
 Start = Callable[..., LiveServer]

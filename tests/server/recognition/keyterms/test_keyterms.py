@@ -27,9 +27,9 @@ from server.recognition.keyterms.keyterms import (
 )
 from server.recognition.steps import Marker, StepTag
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.spelling import CONFIG, poison, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, poison, silence, spell
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 from tests.support.servers.uploaded import encoded, said
-from tests.support.servers.wavering import WaveringDecoder
 from tests.support.streams.engine_bench import SilentEngine, session_on
 from tests.support.streams.session_bench import SessionBench
 

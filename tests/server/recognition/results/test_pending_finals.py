@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from server.errors import CloseReason
 from server.recognition.events import Closed, Event, Final, FinalReason, UtteranceGap
 from server.recognition.session_options import Limits
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.resume_bench import ResumableBench
 from tests.support.streams.session_bench import SessionBench
 

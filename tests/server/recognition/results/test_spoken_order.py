@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from server.recognition.events import Closed, Final, Partial
 from server.recognition.session_options import Limits
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import FRAME, silence, spell
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import FRAME, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
 RATE = 16_000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from server.recognition.events import Event, Final, FinalReason, Partial
 from server.recognition.session_options import Limits
-from tests.support.servers.spelling import CONFIG, silence, spell
-from tests.support.servers.wavering import WaveringDecoder
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 from tests.support.streams.session_bench import SessionBench
 
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate

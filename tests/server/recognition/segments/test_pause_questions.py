@@ -13,7 +13,7 @@ from server.audio.pcm import PCM
 from server.recognition.events import FinalReason, TurnAnswered
 from server.recognition.segments.endpointing import ScoredEnd
 from server.recognition.segments.pauses import ANSWER_STEPS, ASK_S, LastAudio, LevelMeter, PauseQuestions
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
 RATE, STEP = CONFIG.sample_rate, CONFIG.step_samples

@@ -9,7 +9,7 @@ from model.recordings import read_pcm
 from server.audio.pcm import PCM
 from server.recognition.segments.pauses import LevelMeter, Pauses
 from tests.support.audio.speech import samples
-from tests.support.servers.spelling import CONFIG
+from tests.support.servers.recognizers.spelling import CONFIG
 
 STEP = CONFIG.step_samples
 STEP_S = STEP / CONFIG.sample_rate

@@ -17,8 +17,8 @@ from server.audio.pcm import PCM
 from server.recognition.events import SpeechStarted
 from server.recognition.segments.speaker_rules import SpeakerRules
 from server.recognition.session_options import Limits
-from tests.support.servers.shouting import ShoutingDecoder
-from tests.support.servers.spelling import CONFIG, silence, spell, voiced
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell, voiced
 from tests.support.streams.resume_bench import Client, Configure, Context, Finalize
 from tests.support.streams.session_bench import SessionBench
 

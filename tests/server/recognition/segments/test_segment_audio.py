@@ -10,7 +10,7 @@ from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.interface import FrameAudio, SecondPass
 from model.ctc.two_pass import CONTEXT_S, KEPT_S
 from server.recognition.segments.open_segment import SegmentAudio
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
 STEP = CONFIG.step_samples

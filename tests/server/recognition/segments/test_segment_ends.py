@@ -13,7 +13,7 @@ from server.recognition.events import Final, FinalReason, Partial
 from server.recognition.segments.endpointing import NOISY_S, SMART_END, ScoredEnd
 from server.recognition.session_options import Limits
 from server.text.redaction_kinds import Redaction
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate

@@ -9,7 +9,7 @@ from server.errors import BacklogExceeded, CloseReason
 from server.recognition.events import Closed, Final, FinalReason, Partial
 from server.recognition.session_options import Limits
 from server.recognition.steps import Marker, StepCutter, StepTag
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
 STEP_S = CONFIG.step_samples / CONFIG.sample_rate

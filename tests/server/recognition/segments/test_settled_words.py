@@ -11,8 +11,8 @@ from server.errors import BadParameter
 from server.recognition.events import Final, Partial
 from server.recognition.segments.partials import SettledWords
 from server.recognition.session_options import interim_stability_of
-from tests.support.servers.spelling import silence, spell
-from tests.support.servers.wavering import WaveringDecoder
+from tests.support.servers.recognizers.spelling import silence, spell
+from tests.support.servers.recognizers.wavering import WaveringDecoder
 from tests.support.streams.session_bench import SessionBench
 
 STEP_S = 0.08

@@ -9,7 +9,7 @@ from model.config import ModelConfig
 from server.recognition.events import Final, FinalReason, SpeechStarted, UtteranceGap
 from server.recognition.session_options import Limits
 from server.recognition.steps import Work
-from tests.support.servers.spelling import CONFIG, silence, spell
+from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
 

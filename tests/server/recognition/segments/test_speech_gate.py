@@ -15,7 +15,7 @@ from server.audio.pcm import PCM
 from server.audio.raw import mulaw_table
 from server.recognition.saved_state import SavedGate
 from server.recognition.segments.speech_gate import SpeechGate
-from tests.support.servers import spelling
+from tests.support.servers.recognizers import spelling
 
 SAMPLES = Path(__file__).parents[4] / "model" / "samples"
 CONFIG = ModelConfig()

@@ -14,7 +14,7 @@ from server.recognition.events import Fallback
 from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.whisper.timed_pass import Unusable
 from server.recognition.whisper.whisper_decoder import LEAD_S, WhisperDecoder
-from tests.support.servers.spelling import CONFIG, FRAME, silence, spell, spelling_decoder
+from tests.support.servers.recognizers.spelling import CONFIG, FRAME, silence, spell, spelling_decoder
 from tests.support.streams.session_bench import SessionBench
 
 

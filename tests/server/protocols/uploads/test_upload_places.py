@@ -20,7 +20,7 @@ from server.protocols.upload_places import GIVES_WAY_S, GRACE_S, SLOW_BYTES_PER_
 from server.settings import UPLOADS_A_PLACE
 from tests.support.protocols.bare_http import LISTEN, rest, uploading
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from server.text.calendar import MONTHS
 from server.text.line import Line
-from server.text.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
+from server.text.numbers.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
 
 LONG = 10_000  # from here thousands are set apart: 10,000
 

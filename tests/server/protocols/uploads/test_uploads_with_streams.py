@@ -17,7 +17,7 @@ from server.recognition import recognizer
 from tests.support.protocols.bare_http import LISTEN, rest, uploading
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import Client, LiveServer, transcript
-from tests.support.servers.spelling import GatedSpellingModel, spell
+from tests.support.servers.recognizers.spelling import GatedSpellingModel, spell
 from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]

@@ -17,7 +17,7 @@ from server.audio.pcm import BLOCK_S
 from server.audio.raw import alaw_table, mulaw_table
 from server.audio.recordings.recording import Recording
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.servers.uploaded import said
 from tutti_asr_client import sync
 

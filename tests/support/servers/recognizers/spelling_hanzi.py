@@ -8,7 +8,7 @@ from model.config import ENGLISH
 from model.ctc.greedy import GreedyDecoder
 from server.audio.pcm import PCM
 from server.models.loading import LoadedModel
-from tests.support.servers.spelling import CONFIG, SpellingModel, spell
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, spell
 
 HANZI = "零一二三四五六七八九幺两十百千我的卡号是谢个叉嗯那安"
 """What the letters a to z are written as."""

@@ -11,7 +11,7 @@ from server.protocols import uploads
 from tests.support.audio.media_files import container
 from tests.support.protocols.bare_http import LISTEN, rest, uploading
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from server.audio.pcm import PCM
-from tests.support.servers.array_slots import Array, ArraySlots, Row, State
-from tests.support.servers.spelling import LEVEL, spell
+from tests.support.servers.recognizers.array_slots import Array, ArraySlots, Row, State
+from tests.support.servers.recognizers.spelling import LEVEL, spell
 
 OFFSET = 100  # of the samples of a voice: far below half a letter's level
 SIZE = 256

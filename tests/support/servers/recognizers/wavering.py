@@ -14,7 +14,7 @@ from typing import Any
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import LogProbs
 from model.ctc.words import Word
-from tests.support.servers.spelling import CONFIG, spelling_decoder
+from tests.support.servers.recognizers.spelling import CONFIG, spelling_decoder
 
 SETTLE_FRAMES = 20
 

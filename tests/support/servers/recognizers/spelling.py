@@ -19,8 +19,8 @@ from model.ctc.greedy import GreedyDecoder
 from model.facts import ModelFacts
 from model.machine.device import Device
 from server.audio.pcm import PCM
-from tests.support.servers.array_slots import Array, ArraySlots, Row, State
 from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.recognizers.array_slots import Array, ArraySlots, Row, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from server.text.calendar import BEFORE_TIME
 from server.text.line import Line, Span
-from server.text.number_words import LONG, POWERS, Item, NumberWords
-from server.text.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
+from server.text.numbers.number_words import LONG, POWERS, Item, NumberWords
+from server.text.numbers.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
 
 Number = tuple[int, int, str]  # first word, end and text
 SMALL = 4  # smaller numbers alone stay words: "one by one", "two or three"

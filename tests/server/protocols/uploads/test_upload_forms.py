@@ -8,7 +8,7 @@ import pytest
 
 from server.protocols.openai.form import parse_form
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.spelling import spell
+from tests.support.servers.recognizers.spelling import spell
 from tests.support.servers.uploaded import encoded, said
 
 Start = Callable[..., LiveServer]

@@ -1,9 +1,8 @@
 """Digits of numbers in Mandarin, word by word: 一三八, 幺, 三个八, 两千零五; English number words among them too. Pure.
 
-Of the form of `server.text.spoken_digits`, which reads words in Latin letters. A word is a character, as Mandarin
-models recognize them, or several: then it is a number if one of its characters is. Unlike
-`server.text.chinese_numerals`, which converts only what is surely a number, this module finds every character that
-may carry a digit.
+Of the form of `spoken_digits`, which reads words in Latin letters. A word is a character, as Mandarin models
+recognize them, or several: then it is a number if one of its characters is. Unlike `chinese_numerals`, which converts
+only what is surely a number, this module finds every character that may carry a digit.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from model.text.letters import has_ideographs
-from server.text import spoken_digits
-from server.text.chinese_numerals import value_of
-from server.text.spoken_digits import Part
+from server.text.numbers import spoken_digits
+from server.text.numbers.chinese_numerals import value_of
+from server.text.numbers.spoken_digits import Part
 
 _DIGITS = dict(zip("零一二两三四五六七八九", "01223456789", strict=True))
 _POWERS = "十百千万亿"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from model.config import ENGLISH
-from tests.support.servers.array_slots import Array, State
-from tests.support.servers.spelling import SpellingModel, silence, spell
+from tests.support.servers.recognizers.array_slots import Array, State
+from tests.support.servers.recognizers.spelling import SpellingModel, silence, spell
 
 Q, K = ENGLISH.index("q"), ENGLISH.index("k")
 AUDIO = np.concatenate([spell("the qite flew "), silence(1.0)])  # "kite", as this model recognizes it

@@ -9,7 +9,7 @@ from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.interface import FrameAudio, SecondPass
 from model.ctc.words import Word
 from tests.support.servers.fakes import WAIT_S
-from tests.support.servers.spelling import CONFIG
+from tests.support.servers.recognizers.spelling import CONFIG
 
 
 class ShoutingDecoder(GreedyDecoder):
