@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from model.ctc.words import Word
 from model.text.letters import has_ideographs
-from server.text.calendar import MONTHS, times_and_dates, two_digits
 from server.text.internet import addresses
 from server.text.line import PAUSE_S, Line, Span, whole_words
+from server.text.numbers.calendar import MONTHS, times_and_dates, two_digits
 from server.text.numbers.chinese_numerals import chinese_numbers
 from server.text.numbers.numerals import SMALL, numbers, together
 from server.text.numbers.spoken_digits import DIGITS, ORDINALS, TEENS, TENS

@@ -1,1 +1,1 @@
-"""Numbers in words and in digits: reading, writing, and runs of spoken digits, in English and Chinese."""
+"""Numbers, dates and times in words and in digits, and runs of spoken digits, in English and Chinese."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from server.text.calendar import MONTHS
 from server.text.line import Line
+from server.text.numbers.calendar import MONTHS
 from server.text.numbers.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
 
 LONG = 10_000  # from here thousands are set apart: 10,000

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
-from server.text.calendar import BEFORE_TIME
 from server.text.line import Line, Span
+from server.text.numbers.calendar import BEFORE_TIME
 from server.text.numbers.number_words import LONG, POWERS, Item, NumberWords
 from server.text.numbers.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
 
