@@ -18,7 +18,6 @@ from loadtest.generator.answers import LatencySplit
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.parts import Breakdown, Composition
 from loadtest.generator.recordings import Recording
-from loadtest.generator.settings import STEP_S
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.messages import StepTimings
 
@@ -154,6 +153,7 @@ class LevelMeasures:
         self.parts = Breakdown()
         self.lag = Latencies()
         self.unanswered = 0
+        self._covered_s = 0.0
         self._from_s, self._to_s = from_s, to_s
         self._references = references
         self._endings: Counter[Ending] = Counter()
@@ -179,6 +179,11 @@ class LevelMeasures:
         if self._from_s <= scheduled_s < self._to_s:
             minute = min(int((scheduled_s - self._from_s) / self._period_s), len(self.minutes) - 1)
             self.minutes[minute].add(answered_s - scheduled_s)
+
+    def covered(self, audio_s: float, answered_s: float) -> None:
+        """A result covered this many more seconds of audio."""
+        if self._from_s <= answered_s < self._to_s:
+            self._covered_s += audio_s
 
     def step_unanswered(self, scheduled_s: float, given_up_s: float) -> None:
         """A step will get no result: its age is a lower bound of its latency."""
@@ -256,7 +261,7 @@ class LevelMeasures:
             decode_ms=self.decode.spread(),
             steps=steps,
             unanswered=self.unanswered,
-            audio_s_per_s=round((steps - self.unanswered) * STEP_S / seconds, 2) if seconds else 0.0,
+            audio_s_per_s=round(self._covered_s / seconds, 2) if seconds else 0.0,
             complete=self._endings[Ending.COMPLETE],
             cut=self._endings[Ending.CUT],
             compared=self._compared,

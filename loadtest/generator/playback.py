@@ -100,7 +100,9 @@ class Playback:
             self._problem = self._problem or f"unreadable message: {error}"
             return
         if isinstance(answer, Answer):
+            before = self._answered
             covered = self._cover(answer.start + answer.duration, now)
+            self._recorder.covered((self._answered - before) * STEP_S, now)
             if answer.tutti is not None:
                 self._recorder.step_timings(now, answer.tutti)
                 if covered and answer.tutti.latency is not None:
@@ -149,7 +151,7 @@ class Playback:
         return self._problem
 
     def _cover(self, cursor_s: float, now: float) -> bool:
-        """Record the whole steps that end at or before the cursor; returns whether there were any."""
+        """Record the whole steps that end at or before the cursor; returns whether any was recorded."""
         before = self._answered
         sent = min(self._sent, self.recording.steps)
         ends_s = self.recording.ends_s
@@ -166,14 +168,15 @@ class Playback:
 
         Results after `CloseStream` belong to it, not to a message.
         """
-        before = self._answered
+        recorded = False
         while self._answered < sent and self.recording.ends_s[self._answered] < cursor_s:
             self._answered += 1
         if self._answered < sent and (self._answered == 0 or self.recording.ends_s[self._answered - 1] < cursor_s):
-            if self._closing_s is None:
+            recorded = self._closing_s is None
+            if recorded:
                 self._recorder.step_answered(self._due_s[self._answered], now)
             self._answered += 1
-        return self._answered > before
+        return recorded
 
     def _last_answered(self) -> SentStep:
         assert self._opened_s is not None

@@ -30,6 +30,8 @@ def test_only_the_measured_window_is_counted() -> None:
     measures.step_answered(T0 - 1, T0 + 5)  # warm-up
     for milliseconds in range(1, 101):
         measures.step_answered(T0 + 1, T0 + 1 + milliseconds * 1e-3)
+        measures.covered(0.08, T0 + 1)
+    measures.covered(0.08, T0 - 1)
     measures.step_unanswered(T0 + 2, T0 + 4)
     measures.ended(Outcome(recording(), Ending.COMPLETE, text="right"))
     measures.ended(Outcome(recording(), Ending.COMPLETE, text="wrong"))

@@ -30,6 +30,7 @@ class Tape:
         self.timings: list[StepTimings] = []
         self.splits: list[tuple[Any, ...]] = []
         self.refusals: list[tuple[float, float]] = []
+        self.covered_s = 0.0
 
     def step_answered(self, scheduled_s: float, answered_s: float) -> None:
         self.steps.append(_from_t0(scheduled_s, answered_s))
@@ -48,6 +49,9 @@ class Tape:
 
     def split(self, sent: SentStep, answered_s: float, parts: LatencySplit) -> None:
         self.splits.append((*(round(each - T0, 4) for each in (*sent, answered_s)), parts))
+
+    def covered(self, audio_s: float, answered_s: float) -> None:
+        self.covered_s += audio_s
 
     def final(self, scheduled_s: float, answered_s: float) -> None:
         self.finals.append(_from_t0(scheduled_s, answered_s))
@@ -217,12 +221,14 @@ def test_of_steps_longer_than_a_message_the_completing_one_is_measured(
     playback.opened(T0 - 0.1)
     while playback.next_s is not None:
         playback.take(playback.next_s)
-    playback.message(answer(cursor_s), T0 + 0.25)
+    playback.message(answer(cursor_s, split=SPLIT), T0 + 0.25)
     assert tape.steps == measured
+    assert tape.covered_s == pytest.approx(0.24)
     if long_steps:
         playback.close(T0 + 0.8)
-        playback.message(answer(0.8), T0 + 0.95)
+        playback.message(answer(0.8, split=SPLIT), T0 + 0.95)
         assert tape.steps == measured, "a result after CloseStream is not a step"
+        assert len(tape.splits) == 1, "nor has its latency parts"
 
 
 def test_the_pacer_calls_in_order_and_never_early() -> None:
