@@ -26,6 +26,7 @@ from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon, kept_lexicon
 from model.lm.language_model import LanguageModel
 from model.lm.recurrent.model import digest_at, kept_model
+from model.moonshine.transcriber import SegmentTranscriber
 from model.segment_model import reader_for
 from model.transducer.beam import BEAMS as TRANSDUCER_BEAMS
 from model.transducer.beam import MAX_BEAMS as MAX_TRANSDUCER_BEAMS
@@ -208,7 +209,9 @@ def rewind_of(decoder: Decoder) -> RewindDecoder | None:
 def accurate_of(
     facts: ModelFacts, decoder: Decoder, lm: LanguageModelName = None, checkpoint: Path | None = None
 ) -> TwoPassDecoder | None:
-    """The decoder whose finished segments get a second pass: a wider search, and rescoring with the shipped n-grams.
+    """The decoder whose finished segments get a second pass: a wider search; with the shipped n-grams more.
+
+    With them its texts are rescored, and combined with those of an encoder-decoder network.
 
     `checkpoint`: file of the model, None for the shipped one. A network with `segment_context` processes the segment
     again; without, the second pass would compute the stream's outputs again, which are kept, so it searches those.
@@ -228,7 +231,8 @@ def accurate_of(
     if path != SHIPPED_LM:
         return TwoPassDecoder(decoder, own_search(config, SECOND_PASS_BEAMS, known), reader)
     search = own_search(config, RESCORED_BEAMS, known, merges=False)
-    return TwoPassDecoder(decoder, search, reader, Rescorer(partial(kept_model, SENTENCES), digest_at(SENTENCES)))
+    rescorer = Rescorer(partial(kept_model, SENTENCES), digest_at(SENTENCES))
+    return TwoPassDecoder(decoder, search, reader, rescorer, SegmentTranscriber())
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:

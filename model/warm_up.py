@@ -34,6 +34,8 @@ from model.lm.arpa_rows import parse_rows
 from model.lm.recurrent.model import kept_model
 from model.lm.recurrent.step import score_texts
 from model.machine.compiled import ENTRY_POINTS, kept_in
+from model.moonshine import step as moonshine
+from model.moonshine.transcriber import SegmentTranscriber
 from model.published.compiled.fastconformer import step as fastconformer
 from model.published.compiled.transducer import step as transducer
 from model.published.compiled.zipformer2 import step as zipformer2
@@ -89,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if accurate is not None:
             accurate.warm_up()
 
+    _timed("network of finished segments", SegmentTranscriber().warm_up, moonshine.read)
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("reading of n-grams", _read_ngrams, parse_rows)
     _timed("beam search", search, kernel.advance_streams)

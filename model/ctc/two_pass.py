@@ -5,7 +5,8 @@ segment's audio as a whole, or without one over the outputs of the stream, which
 thread may run it while the stream continues. Source of two passes, the second over the whole segment: Sainath et al.
 2019, "Two-Pass End-to-End Speech Recognition".
 
-With a `Rescorer` the final hypotheses of the second pass are rescored as whole texts.
+With a `Rescorer` the final hypotheses of the second pass are rescored as whole texts. With a `Transcriber` an
+encoder-decoder network writes the segment's text, too, and what it is sure of is taken (`model.ctc.combination`).
 
 The second pass may use another language model. Its text is not fed back: the next segment is searched in the context of
 the first pass, because otherwise it would have to wait.
@@ -23,6 +24,7 @@ import numpy as np
 from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import SearchedState
 from model.ctc.bias import NO_BIAS, Bias
+from model.ctc.combination import Transcriber, combined
 from model.ctc.interface import PCM, FrameAudio, LogProbs, SecondPass, digest_of
 from model.ctc.kept_frames import KeptFrames
 from model.ctc.rescoring import CONTEXT, Rescorer, best_words
@@ -81,13 +83,18 @@ class TwoPassDecoder:
     """A `Decoder` that returns the words of the first pass and can run a second pass over the open text."""
 
     def __init__(
-        self, first: BeamDecoder, second: BeamDecoder, reader: Reader | None = None, rescorer: Rescorer | None = None
+        self,
+        first: BeamDecoder,
+        second: BeamDecoder,
+        reader: Reader | None = None,
+        rescorer: Rescorer | None = None,
+        transcriber: Transcriber | None = None,
     ) -> None:
         """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError.
 
         Without a `reader` the second pass searches the stream's own outputs.
         """
-        self._reader, self._rescorer = reader, rescorer
+        self._reader, self._rescorer, self._transcriber = reader, rescorer, transcriber
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
@@ -107,7 +114,7 @@ class TwoPassDecoder:
     @property
     def reads_audio(self) -> bool:
         """Whether the second pass needs the segment's audio."""
-        return self._reader is not None
+        return self._reader is not None or self._transcriber is not None
 
     @property
     def lm_digest(self) -> str:
@@ -120,7 +127,7 @@ class TwoPassDecoder:
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
         digests = [self.first.digest, self.second.digest]
-        digests += ["" if part is None else part.digest for part in (self._reader, self._rescorer)]
+        digests += ["" if part is None else part.digest for part in (self._reader, self._rescorer, self._transcriber)]
         return digest_of(f"two passes {self._kept} {self._lead}", *digests)
 
     def warm_up(self) -> None:
@@ -139,6 +146,8 @@ class TwoPassDecoder:
         if self._rescorer is not None:
             self._rescorer.load().score([("a",)])
             sum_of_logs(0.0, 0.0)
+        if self._transcriber is not None:
+            self._transcriber.warm_up()
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TwoPassState:
         """Return a new state that ignores the first `skip_frames` frames."""
@@ -260,7 +269,11 @@ class TwoPassDecoder:
         else:
             words = best_words(second, state, self._rescorer.load(), text.before[-CONTEXT:])
         second.release(state)
-        return words
+        if self._transcriber is None or text.audio is None:
+            return words
+        begin = max(text.frames.begin, text.audio.frame)
+        pcm = text.audio.pcm[round((begin - text.audio.frame) * self.frame_s * self._transcriber.sample_rate) :]
+        return combined(words, pcm, begin * self.frame_s, text.bias, self._transcriber)
 
     def _replace(self, log_probs: LogProbs, begin: int, audio: FrameAudio, reader: Reader) -> None:
         """Replace log_probs (T, V) of the frames from `begin` on by those of the reader for `audio`."""

@@ -73,6 +73,8 @@ SOURCES = (
     "machine/instructions",
     "machine/pointers",
     "mel",
+    "moonshine/kernels",
+    "moonshine/step",
     "published/compiled/fastconformer/attention",
     "published/compiled/fastconformer/plan",
     "published/compiled/fastconformer/step",

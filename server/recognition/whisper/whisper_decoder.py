@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from model.ctc.alignment import aligned
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import (
     PCM,
@@ -29,7 +30,6 @@ from model.text.spelled import spoken
 from model.whisper import ENGLISH, SAMPLE_RATE, Whisper
 from server.audio.pcm import Resampler
 from server.recognition.events import Fallback
-from server.recognition.whisper.alignment import aligned
 from server.recognition.whisper.timed_pass import Unusable
 
 LEAD_S = 2.0  # of audio before the first word of the first pass, which may have missed one

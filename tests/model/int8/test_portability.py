@@ -37,6 +37,7 @@ from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
 from model.machine.instructions import instruction_set
 from model.int8_model import Int8Model
 from model.lm.recurrent.model import kept_model
+from model.moonshine.model import Moonshine
 from model.punctuation.tagger import shipped_tagger
 from model.recordings import read_manifest, read_pcm
 
@@ -111,6 +112,7 @@ print(json.dumps({
     "mandarin": digest_of(log_probs_of(mandarin, recordings)),
     "texts": [score.hex() for score in kept_model(SENTENCES).score([text.split() for text in texts]).tolist()],
     "marks": digest_of([shipped_tagger().logits(text.split()) for text in [*texts, " ".join(texts)]]),
+    "written": [(one.symbols, one.log_prob.hex()) for one in map(Moonshine.load().read, recordings[:3])],
     "accurate": [[word.text for word in words] for words in map(taken, found)],
     "characters": ["".join(word.text for word in words_of(each)) for each in log_probs_of(mandarin, spoken)],
     "sums": [hashlib.sha256(each.tobytes()).hexdigest() for each in (own, library)],
@@ -175,7 +177,7 @@ def test_all_results_are_the_same_as_on_another_processor(level: str) -> None:
     assert found["marks"] == OF_THE_TAGGER
     assert found["phones"] == found["alone"], "a batch changes no bit"
     assert any(found["accurate"])
-    for name in ("segments", "phones", "decoded", "characters", "texts", "accurate"):
+    for name in ("segments", "phones", "decoded", "characters", "texts", "written", "accurate"):
         assert found[name] == native[name], name
     assert found["sums"][0] == native["sums"][0]
 

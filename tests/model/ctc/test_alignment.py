@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.ctc.alignment import LONGEST_S, aligned
 from model.ctc.words import Word
-from server.recognition.whisper.alignment import LONGEST_S, aligned
 
 BEGIN_S, END_S = 1.0, 6.0
 
@@ -85,9 +85,9 @@ def test_the_alignment_keeps_as_many_words_as_the_fewest_edits_allow(theirs: lis
             )
         return memory[key]
 
-    from server.recognition.whisper.alignment import _partners
+    from model.ctc.alignment import partners_of
 
-    partners = _partners(theirs, texts)
+    partners = partners_of(theirs, texts)
     pairs = [(theirs[n], texts[partner]) for n, partner in enumerate(partners) if partner is not None]
     edits = len(theirs) + len(texts) - 2 * len(pairs) + sum(left != right for left, right in pairs)
     assert edits == distance(tuple(theirs), tuple(texts), {})

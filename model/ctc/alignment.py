@@ -19,7 +19,7 @@ def aligned(
     by their letters. `begin_s`, `end_s`: of the audio, in the time of our words. The confidence of a text that is not
     ours is `confidence`.
     """
-    partners = _partners(texts, [word.text for word in ours])
+    partners = partners_of(texts, [word.text for word in ours])
     words: list[Word] = []
     at = 0
     while at < len(texts):
@@ -65,7 +65,7 @@ def _divided(texts: Sequence[str], begin_s: float, end_s: float, confidence: flo
     return words
 
 
-def _partners(texts: Sequence[str], ours: Sequence[str]) -> list[int | None]:
+def partners_of(texts: Sequence[str], ours: Sequence[str]) -> list[int | None]:
     """Return for each text the index of the word of ours that it is, or replaces; None for one that is inserted.
 
     The alignment has the fewest insertions, deletions and replacements. Source: Wagner and Fischer 1974.

@@ -1,0 +1,133 @@
+"""Words of a segment by two systems: our search, and an encoder-decoder network that writes a text.
+
+The network makes fewer errors in whole sentences, but invents words where it has little audio or an accent that it does
+not know. It is sure of what it knows: so its text is taken if the mean log-probability of its symbols is high enough,
+less so for longer audio. Its words get our times, by an alignment. Numbers that it writes
+in digits are ours, because digits do not say how they were said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.ctc.alignment import aligned, partners_of
+from model.ctc.bias import Bias
+from model.ctc.words import Word
+
+SHORTEST_S = 1.5  # of audio whose text may be taken
+LEAST_LOG_PROB = -0.2
+PER_SECOND, MOST_SECONDS = 0.05, 5.0
+"""A text is taken if its log-probability plus `PER_SECOND` for each of at most `MOST_SECONDS` seconds is above
+`LEAST_LOG_PROB`; chosen on part A of the development set (model/LOG.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Words as they are said, and the mean log-probability of the symbols that they were written in.
+
+    `numbers`: places of words that were written in digits, so that it is not known how they were said.
+    """
+
+    words: tuple[str, ...]
+    numbers: frozenset[int]
+    log_prob: float
+
+
+class Transcriber(Protocol):
+    """A network that writes the text of samples; callable on any thread."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Of the samples, Hz."""
+
+    @property
+    def longest_s(self) -> float:
+        """Most seconds that it reads in one call."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of its weights."""
+
+    def warm_up(self) -> None:
+        """Load and compile everything."""
+
+    def transcribe(self, pcm: NDArray[np.int16]) -> Transcript | None:
+        """Return the words of samples (S,); None without a usable text."""
+
+
+def combined(
+    words: tuple[Word, ...], pcm: NDArray[np.int16], begin_s: float, bias: Bias, transcriber: Transcriber
+) -> tuple[Word, ...]:
+    """Return our words, or the network's with our times; `begin_s`: time of the first sample of `pcm`.
+
+    Audio beyond what the network reads in one call is divided in the longest pauses between our words. Our words stay
+    where the network left out a key term that they have.
+    """
+    rate = transcriber.sample_rate
+    end_s = begin_s + len(pcm) / rate
+    result: list[Word] = []
+    for part, from_s, to_s in _parts(words, begin_s, end_s, transcriber.longest_s):
+        transcript = None
+        if part and SHORTEST_S < to_s - from_s <= transcriber.longest_s:
+            transcript = transcriber.transcribe(pcm[round((from_s - begin_s) * rate) : round((to_s - begin_s) * rate)])
+        if transcript is not None and _is_taken(transcript, part, to_s - from_s, bias):
+            confidence = math.exp(transcript.log_prob)
+            texts = _with_our_numbers(transcript, [word.text for word in part])
+            result += aligned(texts, part, begin_s=from_s, end_s=to_s, confidence=confidence)
+        else:
+            result += part
+    return tuple(result)
+
+
+def _is_taken(transcript: Transcript, words: Sequence[Word], seconds: float, bias: Bias) -> bool:
+    """Whether a text replaces our words: it is sure, and has the key terms that they have."""
+    if not transcript.words or not is_sure(transcript.log_prob, seconds):
+        return False
+    ours, theirs = (f" {' '.join(texts)} " for texts in ([word.text for word in words], transcript.words))
+    terms = [f" {phrase} " for phrase, weight in bias.phrases if weight > 0]
+    return not any(term in ours and term not in theirs for term in terms)
+
+
+def _with_our_numbers(transcript: Transcript, ours: Sequence[str]) -> list[str]:
+    """Return the network's words with ours in the place of its numbers: "47192" may be five digits or one number."""
+    partners = partners_of(transcript.words, ours)
+    texts: list[str] = []
+    at, count = 0, len(transcript.words)
+    while at < count:
+        if at not in transcript.numbers:
+            texts.append(transcript.words[at])
+            at += 1
+            continue
+        end = next((place for place in range(at, count) if place not in transcript.numbers), count)
+        before = max((one for one in partners[:at] if one is not None), default=-1)
+        after = next((one for one in partners[end:] if one is not None), len(ours))
+        texts += ours[before + 1 : after] or transcript.words[at:end]
+        at = end
+    return texts
+
+
+def is_sure(log_prob: float, seconds: float) -> bool:
+    """Whether a text with this mean log-probability is taken for audio of this length."""
+    return log_prob + PER_SECOND * min(seconds, MOST_SECONDS) > LEAST_LOG_PROB
+
+
+def _parts(
+    words: tuple[Word, ...], begin_s: float, end_s: float, longest_s: float
+) -> list[tuple[tuple[Word, ...], float, float]]:
+    """Divide words and their audio in the longest pauses until no part is longer than `longest_s`, or has one word."""
+    if end_s - begin_s <= longest_s or len(words) < 2:
+        return [(words, begin_s, end_s)]
+    pauses = [after.start_s - before.end_s for before, after in pairwise(words)]
+    place = 1 + max(range(len(pauses)), key=pauses.__getitem__)
+    middle_s = (words[place - 1].end_s + words[place].start_s) / 2
+    return [
+        *_parts(words[:place], begin_s, middle_s, longest_s),
+        *_parts(words[place:], middle_s, end_s, longest_s),
+    ]
