@@ -9,8 +9,9 @@ in digits are ours, because digits do not say how they were said.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Protocol
 
@@ -63,36 +64,52 @@ class Transcriber(Protocol):
 
 
 def combined(
-    words: tuple[Word, ...], pcm: NDArray[np.int16], begin_s: float, bias: Bias, transcriber: Transcriber
+    search: Callable[[], Sequence[Word]],
+    first: Sequence[Word],
+    audio: tuple[NDArray[np.int16], float],
+    bias: Bias,
+    transcriber: Transcriber,
 ) -> tuple[Word, ...]:
-    """Return our words, or the network's with our times; `begin_s`: time of the first sample of `pcm`.
+    """Return the network's words with our times where it is sure, else those of `search`, which costs time.
 
-    Audio beyond what the network reads in one call is divided in the longest pauses between our words. Our words stay
-    where the network left out a key term that they have.
+    `first`: words of the first pass, whose times are enough if the network writes neither numbers nor key terms.
+    `audio`: samples (S,) and the time of the first one. Audio beyond what the network reads in one call is divided in
+    the longest pauses between our words. Our words stay where the network left out a key term that they have.
     """
+    pcm, begin_s = audio
     rate = transcriber.sample_rate
-    end_s = begin_s + len(pcm) / rate
+    searched = cache(search)
+    has_terms = any(weight > 0 for _, weight in bias.phrases)
     result: list[Word] = []
-    for part, from_s, to_s in _parts(words, begin_s, end_s, transcriber.longest_s):
+    parts = _parts(first, begin_s, begin_s + len(pcm) / rate, transcriber.longest_s)
+    for number, (part, from_s, to_s) in enumerate(parts):
+        within = -math.inf if number == 0 else from_s, math.inf if number == len(parts) - 1 else to_s
         transcript = None
         if part and SHORTEST_S < to_s - from_s <= transcriber.longest_s:
             transcript = transcriber.transcribe(pcm[round((from_s - begin_s) * rate) : round((to_s - begin_s) * rate)])
-        if transcript is not None and _is_taken(transcript, part, to_s - from_s, bias):
-            confidence = math.exp(transcript.log_prob)
-            texts = _with_our_numbers(transcript, [word.text for word in part])
-            result += aligned(texts, part, begin_s=from_s, end_s=to_s, confidence=confidence)
+        if transcript is None or not transcript.words or not is_sure(transcript.log_prob, to_s - from_s):
+            result += _words_within(searched(), *within)
+            continue
+        ours = _words_within(searched(), *within) if transcript.numbers or has_terms else part
+        if not ours or _lacks_terms(transcript.words, ours, bias):
+            result += ours
         else:
-            result += part
+            confidence = math.exp(transcript.log_prob)
+            texts = _with_our_numbers(transcript, [word.text for word in ours])
+            result += aligned(texts, ours, begin_s=from_s, end_s=to_s, confidence=confidence)
     return tuple(result)
 
 
-def _is_taken(transcript: Transcript, words: Sequence[Word], seconds: float, bias: Bias) -> bool:
-    """Whether a text replaces our words: it is sure, and has the key terms that they have."""
-    if not transcript.words or not is_sure(transcript.log_prob, seconds):
-        return False
-    ours, theirs = (f" {' '.join(texts)} " for texts in ([word.text for word in words], transcript.words))
+def _words_within(words: Sequence[Word], from_s: float, to_s: float) -> Sequence[Word]:
+    """Return the words whose middle is within a time."""
+    return [word for word in words if from_s <= (word.start_s + word.end_s) / 2 < to_s]
+
+
+def _lacks_terms(theirs: Sequence[str], ours: Sequence[Word], bias: Bias) -> bool:
+    """Whether our words have a key term that the network's lack."""
+    left, right = (f" {' '.join(texts)} " for texts in ([word.text for word in ours], theirs))
     terms = [f" {phrase} " for phrase, weight in bias.phrases if weight > 0]
-    return not any(term in ours and term not in theirs for term in terms)
+    return any(term in left and term not in right for term in terms)
 
 
 def _with_our_numbers(transcript: Transcript, ours: Sequence[str]) -> list[str]:
@@ -119,8 +136,8 @@ def is_sure(log_prob: float, seconds: float) -> bool:
 
 
 def _parts(
-    words: tuple[Word, ...], begin_s: float, end_s: float, longest_s: float
-) -> list[tuple[tuple[Word, ...], float, float]]:
+    words: Sequence[Word], begin_s: float, end_s: float, longest_s: float
+) -> list[tuple[Sequence[Word], float, float]]:
     """Divide words and their audio in the longest pauses until no part is longer than `longest_s`, or has one word."""
     if end_s - begin_s <= longest_s or len(words) < 2:
         return [(words, begin_s, end_s)]

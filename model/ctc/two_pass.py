@@ -76,6 +76,7 @@ class OpenText:
     last_end: int
     bias: Bias
     before: tuple[str, ...]  # the last words taken
+    words: tuple[Word, ...]  # of the first pass
     audio: FrameAudio | None
 
 
@@ -243,9 +244,10 @@ class TwoPassDecoder:
             last_end=state.taken_end,
             bias=first.bias,
             before=state.context,
+            words=words,
             audio=audio,
         )
-        return partial(self._search, text)
+        return partial(self._again, text)
 
     def _lm_state(self, words: tuple[str, ...]) -> int | None:
         """State of the second pass's language model after these words, the last ones before the open text."""
@@ -253,6 +255,15 @@ class TwoPassDecoder:
             return None
         began = len(words) < self._context  # `words` are all words since the start of the stream
         return self.second.lm.state_after(words[-self._context :], bos=began)
+
+    def _again(self, text: OpenText) -> tuple[Word, ...]:
+        """Search an open text, or have it written where that is as good; return its words."""
+        audio, transcriber = text.audio, self._transcriber
+        if transcriber is None or audio is None:
+            return self._search(text)
+        begin = max(text.frames.begin, audio.frame)
+        pcm = audio.pcm[round((begin - audio.frame) * self.frame_s * transcriber.sample_rate) :]
+        return combined(partial(self._search, text), text.words, (pcm, begin * self.frame_s), text.bias, transcriber)
 
     def _search(self, text: OpenText) -> tuple[Word, ...]:
         """Search an open text; return its words."""
@@ -269,11 +280,7 @@ class TwoPassDecoder:
         else:
             words = best_words(second, state, self._rescorer.load(), text.before[-CONTEXT:])
         second.release(state)
-        if self._transcriber is None or text.audio is None:
-            return words
-        begin = max(text.frames.begin, text.audio.frame)
-        pcm = text.audio.pcm[round((begin - text.audio.frame) * self.frame_s * self._transcriber.sample_rate) :]
-        return combined(words, pcm, begin * self.frame_s, text.bias, self._transcriber)
+        return words
 
     def _replace(self, log_probs: LogProbs, begin: int, audio: FrameAudio, reader: Reader) -> None:
         """Replace log_probs (T, V) of the frames from `begin` on by those of the reader for `audio`."""

@@ -39,14 +39,23 @@ def words(text: str, start_s: float = 1.0, each_s: float = 0.5) -> tuple[Word, .
     return tuple(Word(one, start_s + n * each_s, start_s + n * each_s + 0.4, 0.9) for n, one in enumerate(text.split()))
 
 
+def silence(seconds: float) -> tuple[np.ndarray, float]:
+    """Return samples that begin at 0.5 s."""
+    return np.zeros(round(seconds * RATE), np.int16), 0.5
+
+
 def joined(ours: tuple[Word, ...], network: Writes, seconds: float = 5.0, bias: Bias = NO_BIAS) -> str:
-    result = combined(ours, np.zeros(round(seconds * RATE), np.int16), 0.5, bias, network)
+    result = combined(lambda: ours, ours, silence(seconds), bias, network)
     return " ".join(word.text for word in result)
+
+
+def never() -> tuple[Word, ...]:
+    raise AssertionError("no search is needed")
 
 
 def test_a_sure_text_replaces_ours_with_our_times() -> None:
     ours = words("where was my border")
-    result = combined(ours, np.zeros(5 * RATE, np.int16), 0.5, NO_BIAS, Writes("where is my order"))
+    result = combined(never, ours, silence(5.0), NO_BIAS, Writes("where is my order"))
     assert [word.text for word in result] == ["where", "is", "my", "order"]
     assert [(word.start_s, word.end_s) for word in result] == [(word.start_s, word.end_s) for word in ours]
     assert [word.confidence for word in result] == [0.9, pytest.approx(np.exp(SURE)), 0.9, pytest.approx(np.exp(SURE))]
@@ -95,6 +104,22 @@ def test_a_text_without_a_key_term_that_we_have_is_not_taken() -> None:
     assert joined(words("a plain one"), Writes("a plane one"), bias=bias) == "a plane one"
 
 
+def test_unsure_texts_numbers_and_key_terms_need_the_search_which_runs_once() -> None:
+    first, runs = (*words("a b"), *words("four", 40.0)), []
+
+    def search() -> tuple[Word, ...]:
+        runs.append(1)
+        return (*words("x y"), *words("five", 40.0))
+
+    for count, network in enumerate((Writes("-", "nine", numbers=[0]), Writes("-", "-")), 1):
+        result = combined(search, first, silence(50.0), NO_BIAS, network)
+        assert [word.text for word in result] == ["x", "y", "five"]
+        assert len(runs) == count
+    bias = Bias.of([("kumiko", 2.0)])
+    result = combined(lambda: words("call kumiko"), words("call umiko"), silence(5.0), bias, Writes("call amigo"))
+    assert [word.text for word in result] == ["call", "kumiko"]
+
+
 def test_long_audio_is_divided_in_the_longest_pauses() -> None:
     ours = (*words("a b", 1.0), *words("c d", 25.0), *words("e f", 50.0))
     network = Writes("aa bb", "-", "ee ff")
@@ -116,6 +141,6 @@ def test_parts_have_all_words_in_order_and_all_audio(gaps: list[int], data: st.D
     network = Writes(*["-"] * len(gaps))
     network.longest_s = data.draw(st.sampled_from([2.0, 10.0, 30.0]))
     seconds = at + 1.0
-    result = combined(tuple(ours), np.zeros(round(seconds * RATE), np.int16), 0.0, NO_BIAS, network)
+    result = combined(lambda: ours, ours, (np.zeros(round(seconds * RATE), np.int16), 0.0), NO_BIAS, network)
     assert list(result) == ours
     assert all(part <= network.longest_s + 0.01 for part in network.seconds)
