@@ -23,7 +23,7 @@ Step = Callable[[NDArray[Any], Floats], tuple[NDArray[Any], Floats]]
 """step(inputs (B, …), states (B, N)) -> outputs (B, …), next states (B, N)"""
 
 SCALE = 2 / 255
-"""Unit of a quantized number: 255 values within ±1, as in the shipped recurrent language model."""
+"""Unit of a quantized number: 255 values within ±1, as in the recurrent language model of `examples/weights`."""
 LOWEST, HIGHEST = -128, 127
 EXACT = 2**24  # float32 represents every integer below it
 CACHE = Path(__file__).parents[1] / "build" / "examples"

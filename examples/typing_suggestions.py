@@ -1,4 +1,4 @@
-"""Typing suggestions by the shipped recurrent language model: words that may come next, one stream per user.
+"""Typing suggestions by a recurrent language model: words that may come next, one stream per user.
 
 A client opens the WebSocket /type and sends characters as they are typed; each message is answered by the likeliest
 words that begin with the letters of the unfinished one, a rare word by its first piece. A finished word advances the
@@ -22,10 +22,10 @@ from safetensors.numpy import load_file
 from websockets.asyncio.client import connect
 
 from examples.network import Floats, Product, Slots, gru, quantized
+from examples.pieces import BEGIN_MARK, END, LETTERS, Pieces
 from examples.serving import Answer, Deadline, Serving, Stream, accepted, run
-from model.lm.recurrent.pieces import BEGIN_MARK, END, LETTERS, Pieces
 
-SHIPPED = Path(__file__).parents[1] / "model" / "weights" / "tutti-sentences.safetensors"
+SHIPPED = Path(__file__).with_name("weights") / "tutti-sentences.safetensors"
 USERS, LARGEST_BATCH = 1000, 64
 SUGGESTIONS = 3
 LONGEST_MESSAGE = 100  # characters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,6 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder
 from model.ctc.phones import PhoneLexicon
-from model.ctc.rescoring import Rescorer
 from model.ctc.rewind import BeamRewind, RewindDecoder
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
@@ -25,7 +24,6 @@ from model.facts import ModelFacts, TransducerSource
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
 from model.lexicon.lexicon import Lexicon, kept_lexicon
 from model.lm.language_model import LanguageModel
-from model.lm.recurrent.model import digest_at, kept_model
 from model.moonshine.transcriber import SegmentTranscriber
 from model.segment_model import reader_for
 from model.transducer.beam import BEAMS as TRANSDUCER_BEAMS
@@ -42,11 +40,7 @@ _GRAMMAR_NAME = re.compile(r"[a-z]{2,3}-[A-Za-z0-9_.-]+")
 WEIGHTS_SUFFIX = ".weights.json"  # after the model's name; `tutti lm tune` writes it
 PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
 
-SENTENCES = SHIPPED_LM.with_name("tutti-sentences.safetensors")
-"""The recurrent language model that rescores the texts of the second pass, with SHIPPED_LM alone."""
-
 SECOND_PASS_BEAMS = 512  # of the second pass. Source: model/LOG.md
-RESCORED_BEAMS = 1_024  # of a second pass whose texts are rescored, and not merged. Source: model/LOG.md
 
 DecoderName = Literal["auto", "greedy", "beam"]
 LanguageModelName = Path | Literal["off"] | None
@@ -209,14 +203,12 @@ def rewind_of(decoder: Decoder) -> RewindDecoder | None:
 def accurate_of(
     facts: ModelFacts, decoder: Decoder, lm: LanguageModelName = None, checkpoint: Path | None = None
 ) -> TwoPassDecoder | None:
-    """The decoder whose finished segments get a second pass: a wider search; with the shipped n-grams more.
-
-    With them its texts are rescored, and combined with those of an encoder-decoder network.
+    """The decoder whose finished segments get a second pass: a wider search, with the shipped n-grams two networks.
 
     `checkpoint`: file of the model, None for the shipped one. A network with `segment_context` processes the segment
-    again; without, the second pass would compute the stream's outputs again, which are kept, so it searches those.
-    The search has the weights that were tuned for it, if there are any, else those of the first pass. None for
-    published models, for greedy decoding, and for a network with `segment_context` in floats. Raises: ModelError.
+    again; without, the second pass would compute the stream's outputs again, which are kept, so it searches those. With
+    the shipped n-grams an encoder-decoder network writes the segment as well. None for published models, for greedy
+    decoding, and for a network with `segment_context` in floats. Raises: ModelError.
     """
     if facts.published or not isinstance(decoder, BeamDecoder):
         return None
@@ -224,15 +216,9 @@ def accurate_of(
     if config.segment_context and facts.precision != "int8":
         return None
     reader = reader_for(facts, checkpoint) if config.segment_context else None
-    path = language_model_path(lm, config.language)
-    tuned = None if path is None else second_pass_weights_path(path, config)
-    weights = DecodingWeights.load(tuned) if tuned is not None and tuned.exists() else decoder.weights
-    known = Language(decoder.lm, decoder.phone_lexicon, weights)
-    if path != SHIPPED_LM:
-        return TwoPassDecoder(decoder, own_search(config, SECOND_PASS_BEAMS, known), reader)
-    search = own_search(config, RESCORED_BEAMS, known, merges=False)
-    rescorer = Rescorer(partial(kept_model, SENTENCES), digest_at(SENTENCES))
-    return TwoPassDecoder(decoder, search, reader, rescorer, SegmentTranscriber())
+    search = own_search(config, SECOND_PASS_BEAMS, Language(decoder.lm, decoder.phone_lexicon, decoder.weights))
+    shipped = language_model_path(lm, config.language) == SHIPPED_LM
+    return TwoPassDecoder(decoder, search, reader, SegmentTranscriber() if shipped else None)
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:
@@ -269,11 +255,6 @@ def weights_path(path: Path, phones: Sequence[str] = (), acoustic_model: str = "
     """
     name = path.name.partition(".")[0] + (f".{acoustic_model.replace('/', '_')}" if acoustic_model else "")
     return path.with_name(name + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))
-
-
-def second_pass_weights_path(path: Path, config: OwnConfig) -> Path:
-    """Path of the weights tuned for a language model and the second pass over one acoustic model's outputs."""
-    return weights_path(path, config.phones, f"{config.trained_name}.accurate")
 
 
 def read_weights_path(path: Path, phones: Sequence[str], acoustic_model: str) -> Path:

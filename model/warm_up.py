@@ -2,7 +2,7 @@
 
 With `--published`, as in images, the steps of published networks, too: otherwise the first load of one compiles them.
 Compiles the 8-bit steps (that of GRUs if `auto` uses it here), the levels of the audio, the reading of n-grams, the
-beam search, the recurrent language model and the punctuation tagger, and stores the shipped n-grams in their memory
+beam search, the network of finished segments and the punctuation tagger, and stores the shipped n-grams in their memory
 layout. Machine code is cached by processor name, so a folder from another kind of processor is compiled again.
 `--types FILE` writes the argument types of what was used, for `model.image_code`.
 """
@@ -27,12 +27,10 @@ from model.acoustic import load_own
 from model.attention import step as attention
 from model.checkpoint import GRU
 from model.ctc.search import kernel
-from model.decoder import SENTENCES, accurate_of, decoder_of
+from model.decoder import accurate_of, decoder_of
 from model.int8 import step
 from model.lm.arpa import read_arpa
 from model.lm.arpa_rows import parse_rows
-from model.lm.recurrent.model import kept_model
-from model.lm.recurrent.step import score_texts
 from model.machine.compiled import ENTRY_POINTS, kept_in
 from model.moonshine import step as moonshine
 from model.moonshine.transcriber import SegmentTranscriber
@@ -102,7 +100,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for function in PUBLISHED:
             name = function.__module__.rsplit(".", 2)[1]
             _timed(f"{function.__name__} of {name}", partial(precompile, function), function)
-    _timed("recurrent language model", lambda: kept_model(SENTENCES).score([("a",)]), score_texts)
     _timed("punctuation tagger", lambda: shipped_tagger().warm_up(), tag_words)
     if asked.types is not None:
         asked.types.write_bytes(pickle.dumps(used_types()))

@@ -122,7 +122,7 @@ def _with_our_numbers(transcript: Transcript, ours: Sequence[str]) -> list[str]:
             texts.append(transcript.words[at])
             at += 1
             continue
-        end = next((place for place in range(at, count) if place not in transcript.numbers), count)
+        end = next((later for later in range(at, count) if later not in transcript.numbers), count)
         before = max((one for one in partners[:at] if one is not None), default=-1)
         after = next((one for one in partners[end:] if one is not None), len(ours))
         texts += ours[before + 1 : after] or transcript.words[at:end]
@@ -142,9 +142,9 @@ def _parts(
     if end_s - begin_s <= longest_s or len(words) < 2:
         return [(words, begin_s, end_s)]
     pauses = [after.start_s - before.end_s for before, after in pairwise(words)]
-    place = 1 + max(range(len(pauses)), key=pauses.__getitem__)
-    middle_s = (words[place - 1].end_s + words[place].start_s) / 2
+    cut = 1 + max(range(len(pauses)), key=pauses.__getitem__)
+    middle_s = (words[cut - 1].end_s + words[cut].start_s) / 2
     return [
-        *_parts(words[:place], begin_s, middle_s, longest_s),
-        *_parts(words[place:], middle_s, end_s, longest_s),
+        *_parts(words[:cut], begin_s, middle_s, longest_s),
+        *_parts(words[cut:], middle_s, end_s, longest_s),
     ]

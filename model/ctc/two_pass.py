@@ -5,8 +5,8 @@ segment's audio as a whole, or without one over the outputs of the stream, which
 thread may run it while the stream continues. Source of two passes, the second over the whole segment: Sainath et al.
 2019, "Two-Pass End-to-End Speech Recognition".
 
-With a `Rescorer` the final hypotheses of the second pass are rescored as whole texts. With a `Transcriber` an
-encoder-decoder network writes the segment's text, too, and what it is sure of is taken (`model.ctc.combination`).
+With a `Transcriber` an encoder-decoder network writes the segment's text, and what it is sure of is taken
+(`model.ctc.combination`).
 
 The second pass may use another language model. Its text is not fed back: the next segment is searched in the context of
 the first pass, because otherwise it would have to wait.
@@ -27,10 +27,8 @@ from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.combination import Transcriber, combined
 from model.ctc.interface import PCM, FrameAudio, LogProbs, SecondPass, digest_of
 from model.ctc.kept_frames import KeptFrames
-from model.ctc.rescoring import CONTEXT, Rescorer, best_words
 from model.ctc.rewind import Onset, keeper_of, state_at
 from model.ctc.search import layout as at
-from model.ctc.search.kernel import sum_of_logs
 from model.ctc.search.saved_beam import Memory
 from model.ctc.words import Word
 
@@ -75,7 +73,6 @@ class OpenText:
     onset: Onset | None
     last_end: int
     bias: Bias
-    before: tuple[str, ...]  # the last words taken
     words: tuple[Word, ...]  # of the first pass
     audio: FrameAudio | None
 
@@ -88,14 +85,13 @@ class TwoPassDecoder:
         first: BeamDecoder,
         second: BeamDecoder,
         reader: Reader | None = None,
-        rescorer: Rescorer | None = None,
         transcriber: Transcriber | None = None,
     ) -> None:
         """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError.
 
         Without a `reader` the second pass searches the stream's own outputs.
         """
-        self._reader, self._rescorer, self._transcriber = reader, rescorer, transcriber
+        self._reader, self._transcriber = reader, transcriber
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
@@ -105,11 +101,9 @@ class TwoPassDecoder:
         self._kept = round(KEPT_S / self.frame_s)
         self._lead = round(LEAD_S / self.frame_s)
         self._context = 0 if second.lm is None else second.lm.order - 1
-        if rescorer is not None:
-            self._context = max(self._context, CONTEXT)
 
     def over(self, search: BeamDecoder) -> TwoPassDecoder:
-        """Return a decoder of both passes by one search, such as a grammar's, over the same outputs; no rescoring."""
+        """Return a decoder of both passes by one search, such as a grammar's, over the same outputs; no transcriber."""
         return TwoPassDecoder(search, search, self._reader)
 
     @property
@@ -120,15 +114,14 @@ class TwoPassDecoder:
     @property
     def lm_digest(self) -> str:
         """Digest of the language models of both passes, empty without any."""
-        rescorer = "" if self._rescorer is None else self._rescorer.digest
-        digests = (self.first.lm_digest, self.second.lm_digest, rescorer)
+        digests = self.first.lm_digest, self.second.lm_digest
         return digest_of(*digests) if any(digests) else ""
 
     @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
         digests = [self.first.digest, self.second.digest]
-        digests += ["" if part is None else part.digest for part in (self._reader, self._rescorer, self._transcriber)]
+        digests += ["" if part is None else part.digest for part in (self._reader, self._transcriber)]
         return digest_of(f"two passes {self._kept} {self._lead}", *digests)
 
     def warm_up(self) -> None:
@@ -144,9 +137,6 @@ class TwoPassDecoder:
         self.release(state)
         if self._reader is not None:
             self._reader.read(np.zeros(self._reader.step_frames * self._reader.frame_samples, np.int16))
-        if self._rescorer is not None:
-            self._rescorer.load().score([("a",)])
-            sum_of_logs(0.0, 0.0)
         if self._transcriber is not None:
             self._transcriber.warm_up()
 
@@ -243,7 +233,6 @@ class TwoPassDecoder:
             onset=state.onset if at_start else None,
             last_end=state.taken_end,
             bias=first.bias,
-            before=state.context,
             words=words,
             audio=audio,
         )
@@ -275,10 +264,7 @@ class TwoPassDecoder:
         if self._reader is not None and text.audio is not None:
             self._replace(log_probs[0], text.frames.begin, text.audio, self._reader)
         second.search([state], log_probs)
-        if self._rescorer is None:
-            words = second.take(state)
-        else:
-            words = best_words(second, state, self._rescorer.load(), text.before[-CONTEXT:])
+        words = second.take(state)
         second.release(state)
         return words
 

@@ -1,7 +1,7 @@
 """Digest of an 8-bit model's log-probabilities on the sample recordings, equal on every processor.
 
-For a recurrent language model: of the log-probabilities of the recordings' transcripts. `python -m
-model.evaluation.digest` prints the digest of the shipped model, or of `--model`; the expected values are in
+For the network that writes finished segments: of the symbols and log-probabilities that it has for the recordings.
+`python -m model.evaluation.digest` prints the digest of the shipped model, or of `--model`; the expected values are in
 `LOG_PROBS_SHA256` in the folder of the shipped weights. Knows nothing about the server.
 """
 
@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,9 @@ from numpy.typing import NDArray
 
 from model import checkpoint
 from model.acoustic import load_own, log_probs_of
-from model.decoder import SENTENCES
 from model.errors import ModelError
 from model.facts import AcousticModel
-from model.lm.recurrent.model import RecurrentLanguageModel
+from model.moonshine import model as moonshine
 from model.recordings import PCM, read_manifest, read_pcm
 
 SAMPLES = checkpoint.WEIGHTS.parent / "samples" / "samples.jsonl"
@@ -53,11 +51,10 @@ def log_probs_digest(model: AcousticModel) -> str:
     return digest_of(log_probs_of(model, sample_recordings(model.config.sample_rate)))
 
 
-def scores_digest(model: RecurrentLanguageModel) -> str:
-    """Digest of a language model's log-probabilities of each transcript, of all joined, and of an empty text."""
-    texts = [one.text.split() for one in read_manifest(SAMPLES)]
-    scores = model.score([*texts, list(chain.from_iterable(texts)), []])
-    return hashlib.sha256(scores.astype("<f8").tobytes()).hexdigest()
+def readings_digest(network: moonshine.Moonshine) -> str:
+    """Digest of the symbols that the network writes for each sample recording, and of their log-probability."""
+    readings = [network.read(pcm) for pcm in sample_recordings(moonshine.SAMPLE_RATE)]
+    return hashlib.sha256(repr([(one.symbols, one.log_prob.hex()) for one in readings]).encode()).hexdigest()
 
 
 def committed_digest(name: str = checkpoint.SHIPPED.name) -> str | None:
@@ -82,8 +79,8 @@ def main() -> None:
 
 
 def _digest_at(path: Path) -> str:
-    if path.name == SENTENCES.name:
-        return scores_digest(RecurrentLanguageModel.load(path))
+    if path.name == moonshine.SHIPPED.name:
+        return readings_digest(moonshine.Moonshine.load(path))
     return log_probs_digest(load_own(path, device="cpu", precision="int8"))
 
 

@@ -65,8 +65,6 @@ SOURCES = (
     "int8/vectors",
     "levels",
     "lm/arpa_rows",
-    "lm/recurrent/pieces",
-    "lm/recurrent/step",
     "lm/score",
     "lm/spelling",
     "machine/compiled",

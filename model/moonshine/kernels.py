@@ -191,9 +191,9 @@ def scores(
     def body(group: Any, _: Any) -> Any:
         first = v.times(group, KEYS * ROW)
 
-        def add(place: Any, carried: list[Any]) -> Any:
-            number = v.all(query, v.times(place, 4))
-            row = v.at(keys, v.at(v.times(place, stride), first))
+        def add(dimension: Any, carried: list[Any]) -> Any:
+            number = v.all(query, v.times(dimension, 4))
+            row = v.at(keys, v.at(v.times(dimension, stride), first))
             return [total + number * v.floats(row, ROW * index) for index, total in enumerate(carried)]
 
         for index, total in enumerate(v.loop(deep, [v.constant(0.0)] * KEYS, add)):
@@ -226,10 +226,10 @@ def mixed_values(v: Vectors, row: Any, vectors: Any, values: Any, stride: Any, c
 
     def add(index: Any, carried: list[Any]) -> Any:
         weight, value = v.all(row, v.times(index, 4)), v.at(values, v.times(index, stride))
-        return [one + weight * v.floats(value, ROW * place) for place, one in enumerate(carried)]
+        return [one + weight * v.floats(value, ROW * part) for part, one in enumerate(carried)]
 
-    for place, mixed in enumerate(v.loop(count, [v.constant(0.0)] * DEEP, add)):
-        v.keep(mixed / total, out, ROW * place)
+    for part, mixed in enumerate(v.loop(count, [v.constant(0.0)] * DEEP, add)):
+        v.keep(mixed / total, out, ROW * part)
 
 
 @kernel

@@ -156,8 +156,8 @@ def _keep_keys(plan: Plan, rows: int, count: int, stride: int, keys: int, column
     for row in range(count):
         numbers = float32_at(rows + row * stride)
         for head in range(sizes.heads):
-            for place in range(sizes.deep):
-                to[(head * sizes.deep + place) * columns + first + row] = numbers[head * HEAD + place]
+            for dimension in range(sizes.deep):
+                to[(head * sizes.deep + dimension) * columns + first + row] = numbers[head * HEAD + dimension]
 
 
 @compiled
@@ -300,9 +300,9 @@ def _embed(plan: Plan, symbols: tuple[int, ...], symbol: int, x: int) -> None:
     groups = plan.sizes.width // 4
     panel = uint8_at(symbols[WEIGHTS] + symbol // 32 * groups * PANEL_ROW + symbol % 32 * 4)
     scale, out = float32_at(symbols[MULTIPLIER])[symbol], float32_at(x)
-    for place in range(plan.sizes.width):
-        number = int(panel[place // 4 * PANEL_ROW + place % 4])
-        out[place] = (number - 256 if number > 127 else number) * scale
+    for dimension in range(plan.sizes.width):
+        number = int(panel[dimension // 4 * PANEL_ROW + dimension % 4])
+        out[dimension] = (number - 256 if number > 127 else number) * scale
 
 
 @compiled

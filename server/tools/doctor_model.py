@@ -13,13 +13,13 @@ import numpy as np
 
 from model import checkpoint
 from model.ctc.search import kernel
-from model.decoder import SENTENCES, SHIPPED_LM, language_model_path
+from model.decoder import SHIPPED_LM, language_model_path
 from model.evaluation.ceiling import SLOW_NS, read_ns
-from model.evaluation.digest import committed_digest, log_probs_digest, scores_digest
+from model.evaluation.digest import committed_digest, log_probs_digest, readings_digest
 from model.facts import AcousticModel, ModelFacts
-from model.lm.recurrent.model import kept_model
 from model.machine.compiled import kept_in
 from model.machine.instructions import instruction_set
+from model.moonshine.model import SHIPPED, Moonshine
 from server.app import create_app
 from server.configuration.variables import spelled
 from server.models.engine_source import TILE_ROWS, LocalEngines
@@ -106,7 +106,7 @@ def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     if language_model_path(settings.lm, served.facts.own_config.language) == SHIPPED_LM:
         advice = f"finals may differ between replicas: set {spelled('finals', 'fast')}; please report"
         name = "arithmetic of accurate finals' texts"
-        yield from _compared(name, SENTENCES, lambda: scores_digest(kept_model(SENTENCES)), advice)
+        yield from _compared(name, SHIPPED, lambda: readings_digest(Moonshine.load()), advice)
 
 
 def _compared(name: str, path: Path, find: Callable[[], str], advice: str) -> Iterator[Finding]:

@@ -15,8 +15,7 @@ from model import checkpoint, segment_model
 from model.acoustic import load_own, log_probs_of
 from model.attention.model import AttentionModel
 from model.ctc.interface import FrameAudio
-from model.ctc.weights import DecodingWeights
-from model.decoder import SHIPPED_LM, accurate_of, decoder_of, grammars_of, second_pass_weights_path
+from model.decoder import accurate_of, decoder_of, grammars_of
 from model.errors import CheckpointError
 from model.facts import AcousticModel, ModelFacts
 from model.recordings import PCM, read_pcm
@@ -51,20 +50,15 @@ def speech(model: AttentionModel) -> PCM:
 def test_a_network_without_segment_context_searches_the_outputs_of_the_stream(gru: AcousticModel) -> None:
     accurate = accurate_of(gru.facts, decoder_of(gru.facts))
     assert accurate is not None
-    assert not accurate.reads_audio
     accurate.warm_up()
-    assert accurate.second.weights == DecodingWeights.load(second_pass_weights_path(SHIPPED_LM, gru.config))
-    assert accurate.second.weights != accurate.first.weights
+    assert accurate.reads_audio, "for the network that writes segments"
+    assert accurate.second.weights == accurate.first.weights
+    alone = accurate_of(gru.facts, decoder_of(gru.facts, lm="off", decoder="beam"), "off")
+    assert alone is not None
+    assert not alone.reads_audio
     in_floats = dataclasses.replace(gru.facts, precision="bf16")
     assert accurate_of(in_floats, decoder_of(in_floats)) is not None
     assert accurate_of(gru.facts, decoder_of(gru.facts, decoder="greedy")) is None
-
-
-def test_without_weights_of_its_own_the_second_pass_has_those_of_the_first(gru: AcousticModel) -> None:
-    another = dataclasses.replace(gru.facts, config=dataclasses.replace(gru.config, name="another"))
-    accurate = accurate_of(another, decoder_of(another))
-    assert accurate is not None
-    assert accurate.second.weights == accurate.first.weights
 
 
 def test_a_network_with_segment_context_processes_the_segment_again(

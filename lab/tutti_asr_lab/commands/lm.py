@@ -170,10 +170,6 @@ def tune(
     threads: Annotated[int, typer.Option(help="Recordings decoded at once.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Random seed of the search.")] = 1,
     part: PartOption = Part.A,
-    accurate: Annotated[
-        bool,
-        typer.Option("--accurate", help="Tune the second pass of finals=accurate, which has weights of its own."),
-    ] = False,
     model: ModelOption = None,
     precision: PrecisionOption,
 ) -> None:
@@ -194,7 +190,7 @@ def tune(
 
     keep_kernels()
     try:
-        tuned = TunedSearch.load(model, language_model, precision=precision, accurate=accurate)
+        tuned = TunedSearch.load(model, language_model, precision=precision)
         first = tuned.language.weights if start is None else DecodingWeights.load(start)
         utterances = read_manifests(manifest)
         outputs = tuned.outputs_of(selected(utterances, part.value))

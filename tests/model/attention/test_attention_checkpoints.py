@@ -13,7 +13,7 @@ from model.attention.checkpoint import save_attention
 from model.attention.network import PackedAttention, PackedWeights
 from model.attention_config import StepForm
 from model.config import SHIPPED_LANGUAGES
-from model.decoder import read_weights_path, second_pass_weights_path
+from model.decoder import read_weights_path
 from model.errors import CheckpointError, PrecisionError
 from model.int8.slots import Int8Slots
 from tests.support.networks.attention_networks import noise, quantized_network
@@ -64,13 +64,12 @@ def test_the_default_network_names_the_one_that_computes_in_floats(options: dict
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_shipped_forms_have_the_documented_steps_and_the_same_decoding_weights(name: str) -> None:
-    """One file of tensors, one set of weights for each pass."""
+    """One file of tensors, one set of weights."""
     config = checkpoint.read_config(checkpoint.named(Path(name)))
     ahead_ms = 1e3 * config.delay_frames * config.frame_s
     assert (1e3 * config.step_samples / config.sample_rate, ahead_ms) == FORMS[name]
     words = checkpoint.WEIGHTS / "tutti-words.arpa.gz"
     assert read_weights_path(words, config.phones, config.trained_name).name == "tutti-words.tutti.phones.weights.json"
-    assert second_pass_weights_path(words, config).name == "tutti-words.tutti.accurate.phones.weights.json"
 
 
 def test_the_default_network_is_the_first_of_its_language() -> None:

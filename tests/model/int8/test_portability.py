@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from model import checkpoint
-from model.decoder import SENTENCES
 from model.evaluation import digest
+from model.moonshine.model import SHIPPED as SEGMENTS
 from tests.support.audio.speech import ROOT
 from tests.support.processors import AVX2, BASELINE, OLD_LIBRARIES, environment, has, is_x86
 
@@ -30,13 +30,11 @@ import torch
 from numba.core.registry import cpu_target
 from model.acoustic import load_model, log_probs_of
 from model.checkpoint import GRU, shipped_for
-from model.ctc.rescoring import best_words
 from model.ctc.search.logs import add_logs
-from model.decoder import SENTENCES, accurate_of, decoder_of
+from model.decoder import accurate_of, decoder_of
 from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
 from model.machine.instructions import instruction_set
 from model.int8_model import Int8Model
-from model.lm.recurrent.model import kept_model
 from model.moonshine.model import Moonshine
 from model.punctuation.tagger import shipped_tagger
 from model.recordings import read_manifest, read_pcm
@@ -79,7 +77,7 @@ texts = [each.text for each in read_manifest(SAMPLES)]
 def taken(rows):
     state = accurate.second.start(model.config.lookahead)
     accurate.second.advance([state], rows[None])
-    return best_words(accurate.second, state, kept_model(SENTENCES))
+    return accurate.second.take(state)
 
 mandarin = load_model(shipped_for("zh"), device="cpu", precision="int8")
 spoken = [read_pcm(one.audio) for one in read_manifest(SAMPLES.with_name("mandarin.jsonl"))]
@@ -110,7 +108,6 @@ print(json.dumps({
     "recurrent": digest_of(log_probs_of(gru, recordings)),
     "segments": digest_of([model.read(each) for each in recordings]),
     "mandarin": digest_of(log_probs_of(mandarin, recordings)),
-    "texts": [score.hex() for score in kept_model(SENTENCES).score([text.split() for text in texts]).tolist()],
     "marks": digest_of([shipped_tagger().logits(text.split()) for text in [*texts, " ".join(texts)]]),
     "written": [(one.symbols, one.log_prob.hex()) for one in map(Moonshine.load().read, recordings[:3])],
     "accurate": [[word.text for word in words] for words in map(taken, found)],
@@ -177,14 +174,14 @@ def test_all_results_are_the_same_as_on_another_processor(level: str) -> None:
     assert found["marks"] == OF_THE_TAGGER
     assert found["phones"] == found["alone"], "a batch changes no bit"
     assert any(found["accurate"])
-    for name in ("segments", "phones", "decoded", "characters", "texts", "written", "accurate"):
+    for name in ("segments", "phones", "decoded", "characters", "written", "accurate"):
         assert found[name] == native[name], name
     assert found["sums"][0] == native["sums"][0]
 
 
 def test_the_committed_digests_are_those_of_the_shipped_checkpoints_and_no_other_is_named() -> None:
     rows = (checkpoint.WEIGHTS / digest.COMMITTED).read_text().splitlines()
-    shipped = (*checkpoint.SHIPPED_MODELS, SENTENCES)
+    shipped = (*checkpoint.SHIPPED_MODELS, SEGMENTS)
     assert [row.split("  ")[1] for row in rows] == [path.name for path in shipped]
     assert digest.committed_digest("another.safetensors") is None
 

@@ -15,8 +15,8 @@ from model.checkpoint import GRU
 from model.ctc.search import kernel
 from model.int8 import step
 from model.lm.arpa_rows import parse_rows
-from model.lm.recurrent.step import score_texts
 from model.machine import compiled
+from model.moonshine import step as moonshine
 from model.punctuation.step import tag_words
 from model.speakers import step as speakers_step
 from model.vad import step as vad_step
@@ -112,10 +112,10 @@ def test_warming_up_from_the_command_line_prints_the_folder_of_step_and_search(c
     lines = capsys.readouterr().out.splitlines()
     parts = [("8-bit step with attention", attention.step)]
     parts += [("8-bit step of GRUs", step.step)] if load_model(GRU, device="cpu").precision == "int8" else []
+    parts += [("network of finished segments", moonshine.read)]
     parts += [("levels of the audio", levels.write_levels)]
     parts += [("reading of n-grams", parse_rows), ("beam search", kernel.advance_streams)]
     parts += [("voice detector", vad_step.step), ("vectors of voices", speakers_step.step)]
-    parts += [("recurrent language model", score_texts)]
     parts += [("punctuation tagger", tag_words)]
     for line, (name, function) in zip(lines, parts, strict=True):
         assert line.startswith(f"{name} compiled in ")

@@ -6,7 +6,7 @@ A whole recording is one segment here. The server splits the text into segments 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -18,8 +18,7 @@ from model.ctc.interface import Decoder, LogProbs
 from model.ctc.words import joined
 from model.evaluation.scoring import Score, by_source
 from model.facts import AcousticModel
-from model.recordings import PCM, Utterance, read_pcm
-from model.segment_model import SegmentModel
+from model.recordings import Utterance, read_pcm
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +29,13 @@ class RecordingOutput:
     log_probs: LogProbs
 
 
-LogProbsOf = Callable[[AcousticModel, Sequence[PCM]], list[LogProbs]]
-
-
-def segment_log_probs_of(model: AcousticModel, recordings: Sequence[PCM]) -> list[LogProbs]:
-    """Return the outputs (T, V) of each recording as one segment, as for accurate finals."""
-    assert isinstance(model, SegmentModel), "a network whose configuration has segment context"
-    return [model.read(np.pad(pcm, (0, -len(pcm) % model.config.step_samples))) for pcm in recordings]
-
-
-def outputs_of(
-    model: AcousticModel, utterances: Sequence[Utterance], compute: LogProbsOf = log_probs_of
-) -> list[RecordingOutput]:
-    """Run the acoustic model over whole recordings. Raises: AudioError, and what `compute` raises."""
+def outputs_of(model: AcousticModel, utterances: Sequence[Utterance]) -> list[RecordingOutput]:
+    """Run the acoustic model over whole recordings. Raises: AudioError."""
     config = model.facts.own_config
     recordings = [read_pcm(u.audio, config.sample_rate) for u in utterances]
     frames = [-(-len(pcm) // config.frame_samples) + TAIL_FRAMES for pcm in recordings]
     samples = [(count + config.delay_frames) * config.frame_samples for count in frames]
-    log_probs = compute(
+    log_probs = log_probs_of(
         model, [np.pad(pcm, (0, size - len(pcm))) for pcm, size in zip(recordings, samples, strict=True)]
     )
     return [

@@ -21,11 +21,11 @@ from model.attention_config import OwnConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.interface import Decoder
 from model.ctc.weights import DecodingWeights
-from model.decoder import Language, language_model_path, own_search, read_weights_path, second_pass_weights_path
+from model.decoder import Language, language_model_path, own_search, read_weights_path
 from model.errors import ModelError
 from model.evaluation.scoring import Score
 from model.recordings import Utterance
-from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, decode, outputs_of, segment_log_probs_of
+from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, decode, outputs_of
 
 Objective = Literal["mean", "pooled"]
 MakeDecoder = Callable[[DecodingWeights], Decoder]
@@ -69,23 +69,15 @@ class TunedSearch:
     """Runs the acoustic model over recordings. Raises: AudioError."""
 
     @classmethod
-    def load(cls, model: Path | None, lm: Path | None, *, precision: str, accurate: bool) -> TunedSearch:
-        """Load the models, None for the shipped ones; `accurate`: for the second pass of accurate finals.
-
-        Raises: ModelError.
-        """
+    def load(cls, model: Path | None, lm: Path | None, *, precision: str) -> TunedSearch:
+        """Load the models, None for the shipped ones. Raises: ModelError."""
         acoustic = load_own(model, precision=precision, threads=0)
         config, compute = acoustic.facts.own_config, partial(outputs_of, acoustic)
-        if accurate and config.segment_context:
-            compute = partial(outputs_of, acoustic, compute=segment_log_probs_of)
         path = language_model_path(lm, config.language)
         if path is None:
             raise ModelError(f"--lm: no language model is shipped for {config.language!r}; give one")
         language = Language.load(path, config.phones, config.language, config.trained_name)
-        own = second_pass_weights_path(path, config)
-        if accurate and own.exists():
-            language = replace(language, weights=DecodingWeights.load(own))
-        file = own if accurate else read_weights_path(path, config.phones, config.trained_name)
+        file = read_weights_path(path, config.phones, config.trained_name)
         return cls(config, language, file, compute)
 
     def decoder(self, beams: int, weights: DecodingWeights) -> BeamDecoder:

