@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection
 from server.access.guard import Guard, redaction_of
 from server.access.keys import KeyRing, read_secrets
 from server.access.tokens import Tokens
+from server.access.voices import VoiceFolder
 from server.audio.decode_queue import DecodingPool
 from server.audio.recordings.remote_recording import ForkServer
 from server.callbacks.callbacks import Callbacks
@@ -22,7 +23,7 @@ from server.coordination.local import LocalCoordinator
 from server.coordination.term_building import TermBuilding
 from server.errors import SettingsError, of_setting
 from server.models.engine_source import EngineSource
-from server.models.loading import LoadedModel
+from server.models.loading import LoadedModel, speaker_weights
 from server.models.registry import ModelRegistry, RegistryEntry
 from server.models.service import NOTHING, MakeSession, ModelService
 from server.models.service_builder import ServiceBuilder, plain
@@ -65,6 +66,7 @@ class Replica:
     receipts: ReceiptKeys | None  # None: no key signs receipts
     own_forms: OwnForms  # the operator's own written forms
     callbacks: Callbacks | None  # None: `callback` is refused
+    voices: VoiceFolder | None  # None: `speaker` has no names
 
     async def accept(
         self,
@@ -147,6 +149,7 @@ def build_replica(
         receipts=receipt_keys(settings),
         own_forms=own_forms_of(settings.written_forms),
         callbacks=_callbacks(settings, metrics),
+        voices=_voices(settings),
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
@@ -187,6 +190,14 @@ def _callbacks(settings: Settings, metrics: Metrics) -> Callbacks | None:
     callbacks = Callbacks(hosts, folder, key, lambda outcome: metrics.callbacks[outcome].inc())
     metrics.callbacks_waiting.set_function(lambda: float(callbacks.waiting))
     return callbacks
+
+
+def _voices(settings: Settings) -> VoiceFolder | None:
+    """Raises: SettingsError, ModelError."""
+    if settings.voices is None or not settings.speakers:
+        return None
+    with of_setting("voices"):
+        return VoiceFolder(settings.voices, speaker_weights())
 
 
 def _usage(settings: Settings, metrics: Metrics) -> Usage:

@@ -143,6 +143,9 @@ class Settings(BaseSettings):
     or for turns. `silero`: for all streams, and endpoints need its silence, too."""
     speakers: bool = False
     """Distinguish speakers for clients that ask, as `diarize=true` does; mind the law on voices: docs/speakers.md."""
+    voices: Path | None = None
+    """Folder of enrolled voices, as `tutti voice enroll` makes it, for `speaker=NAME`; needs `speakers`:
+    docs/speakers.md. By default none."""
     turn_model: Path | None = None
     """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/voice-agents.md. By default none."""
     min_endpoint_ms: float = Field(400.0, ge=0)
@@ -300,6 +303,12 @@ class Settings(BaseSettings):
     def _check_sagemaker(self) -> Self:
         if self.sagemaker and (self.api_keys or self.api_keys_file is not None):
             raise bad_setting("sagemaker", "cannot be combined with API keys, which clients of SageMaker cannot send")
+        return self
+
+    @model_validator(mode="after")
+    def _check_voices(self) -> Self:
+        if self.voices is not None and not self.speakers:
+            raise bad_setting("voices", "needs --speakers (TUTTI_SPEAKERS=true); set it, or leave the voices out")
         return self
 
     def of_models(self) -> tuple[tuple[ModelEntry | None, Settings], ...]:

@@ -38,6 +38,8 @@ SERVERS: dict[str, dict[str, Any]] = {
     "signed": {"api_keys": ["k3y"], "twilio_auth_token": "t0ken", "twilio_public_url": "wss://calls.example/v1/twilio"},
     "small": {"max_upload_bytes": 20_000, "max_channels": 1},
     "closed": {"admin_local": False},
+    "speakers": {"speakers": True},
+    "voices": {"speakers": True, "voices": Path(__file__).parent},  # a folder without voices
     "two models": {"model": two_models},
     "beam": {"model": lambda: [LoadedModel.of(SpellingModel(), beam_search())]},
 }

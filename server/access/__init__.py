@@ -1,1 +1,1 @@
-"""Access control: keys, tokens, page origins and admission."""
+"""Access control: keys, tokens, enrolled voices, page origins and admission."""

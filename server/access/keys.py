@@ -9,7 +9,9 @@ import base64
 import hashlib
 import hmac
 import itertools
+import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +73,20 @@ def read_secrets(kind: str, given: Iterable[str], file: Path | None) -> list[tup
     if not found:
         raise SettingsError(f"{file}: contains no key; add one per line")
     return secrets + found
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a file that only its owner can read. Raises: OSError: the file is as before."""
+    descriptor, part = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name[:100]}")  # readable by its owner alone
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        Path(part).replace(file)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
 
 
 def parse_keys(lines: Iterable[tuple[str, str]]) -> tuple[Key, ...]:

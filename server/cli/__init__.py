@@ -25,6 +25,7 @@ from server.cli.receipts import replay
 from server.cli.serve import serve
 from server.cli.transcribe import listen, transcribe
 from server.cli.usage import usage
+from server.cli.voice import voice as voice_commands
 
 app = typer.Typer(
     name="tutti",
@@ -56,6 +57,7 @@ for command in (transcribe, listen, loadtest, demo, ceiling, evaluate, drain, us
     app.command(cls=CheckedCommand)(command)
 app.add_typer(model_commands, name="model")
 app.add_typer(keys_commands, name="keys")
+app.add_typer(voice_commands, name="voice")
 app.add_typer(engine_commands, name="engine")
 
 LAB = ("train", "quantize", "export", "synthesize", "lm", "plan", "calibrate")

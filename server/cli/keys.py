@@ -81,6 +81,7 @@ def receipt(
     public: Annotated[bool, typer.Option("--public", help="Only print the public keys of an existing file.")] = False,
 ) -> None:
     """Create the key that signs receipts (`TUTTI_RECEIPT_KEY_FILE`) and print the public keys as JWKS."""
+    from server.access.keys import write_private
     from server.errors import SettingsError
     from server.receipts.keys import ReceiptKeys
 
@@ -88,23 +89,13 @@ def receipt(
         signing = ReceiptKeys.load(file) if public or file.exists() else None
         if not public:
             signing = ReceiptKeys.new(signing)
-            _replace(file, signing.as_text(private=True))
+            write_private(file, f"{signing.as_text(private=True)}\n".encode())
     except SettingsError as error:
         fail(error)
-    assert signing is not None, "read or made"
-    typer.echo(signing.as_text(private=False))
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file that only its owner can read; it is complete, or as before."""
-    part = file.with_name(file.name + ".part")
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, NEW_FILE_MODE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text + "\n")
-        part.replace(file)
     except OSError as error:
         fail(f"cannot write {file}: {error.strerror}")
+    assert signing is not None, "read or made"
+    typer.echo(signing.as_text(private=False))
 
 
 def _line(key: str, name: str, streams: int | None, origins: list[str], redact: list[str]) -> str:

@@ -12,7 +12,7 @@ PREFIX = "TUTTI_"
 OPTIONS = (
     "host", "port", "vosk_port", "wyoming_port", "audiosocket_port", "metrics_port", "model", "models_file", "device",
     "precision", "decoder", "beams", "lm", "grammars", "finals", "second_pass", "policy", "max_streams", "max_batch",
-    "latency_budget_ms", "vad", "speakers", "turn_model", "rest_s", "threads", "front_ends", "engines",
+    "latency_budget_ms", "vad", "speakers", "voices", "turn_model", "rest_s", "threads", "front_ends", "engines",
     "unload_idle_minutes", "reproducible", "lenient_features", "admin_local", "api_keys_file", "resume_keys_file",
     "receipt_key_file", "written_forms", "idle_timeout_s", "drain_timeout_s", "log_level", "log_format",
 )  # fmt: skip

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from model import levels
 from model.acoustic import load_model
+from model.checkpoint import digest_of
 from model.ctc.interface import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of
+from model.errors import CheckpointError
 from model.facts import AcousticModel, ModelFacts
 from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
@@ -111,6 +113,16 @@ def _load_speakers() -> AuxiliaryModel:
     from model.speakers.slot_model import SpeakerWeights
 
     return SpeakerWeights.load()
+
+
+def speaker_weights() -> str:
+    """Return the digest of the speaker model's weights, without loading them. Raises: ModelError."""
+    from model.speakers.slot_model import SHIPPED
+
+    try:
+        return digest_of(SHIPPED.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"speakers: cannot read {SHIPPED}: {error.strerror}; reinstall tutti") from error
 
 
 @dataclass(frozen=True, slots=True)

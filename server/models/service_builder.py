@@ -19,7 +19,7 @@ from server.coordination.coordinator import Coordinator, ModelSlots
 from server.coordination.limits import TICKET_TTL_S
 from server.errors import SettingsError, of_setting
 from server.models.engine_source import EnginePlan, EngineSource
-from server.models.loading import AUXILIARY_HZ, WINDOWS, LoadedModel
+from server.models.loading import AUXILIARY_HZ, WINDOWS, LoadedModel, speaker_weights
 from server.models.service import MakeSession, ModelService
 from server.operations.metrics import Metrics, ModelMetrics
 from server.recognition.decoding.second_pass import SecondPass
@@ -185,7 +185,7 @@ class ServiceBuilder:
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.max_utterance_s, settings.rest_s)
             decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
-            small = (settings.vad, str(settings.speakers))
+            small = (settings.vad, speaker_weights() if settings.speakers else "")
             return model.facts.digest, model.facts.precision, *decoders, repr(rules), *small
 
         return TicketService(

@@ -47,7 +47,7 @@ async def open_local(
 
     Raises: ModelError; NotRecognized if the query is not supported.
     """
-    settings = settings.model_copy(update={"speakers": bool(query.get("diarize"))})
+    settings = settings.model_copy(update={"speakers": bool(query.get("diarize")), "voices": None})
     if settings.vad == "auto" and not query.get("vad_events"):
         settings = settings.model_copy(update={"vad": "off"})
     async with open_replica(settings) as replica:

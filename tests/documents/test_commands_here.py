@@ -32,6 +32,7 @@ RUN: Mapping[str, tuple[str, ...]] = {  # beginnings of the commands that are ru
         *("tutti transcribe ", "tutti lm train "),
     ),
     "docs/own-models.md": ("tutti export DIR",),
+    "docs/speakers.md": ("tutti serve --speakers", "tutti voice "),
     "docs/usage.md": ("TUTTI_USAGE_LOG=", "tutti usage "),
     "docs/voice-agents.md": ("tutti serve ",),
 }
@@ -39,6 +40,8 @@ PRINTS: Mapping[str, str] = {  # what is printed, by the beginning of the comman
     "tutti usage ": r"^bank\b",
     "tutti transcribe talk.flac": "where is my order",
     "tutti transcribe call.wav --multichannel --channel-names Caller,Agent": r"^Caller: .*\nAgent: ",
+    "tutti voice enroll ": r"^ada: enrolled from \d",
+    "tutti voice list ": r"^ada: .* for the key bank$",
     "tutti evaluate ": "0\\.\\d+",
     "curl ": r'"transcript": ?"[^"]*(where is my order|account number)',
 }

@@ -13,7 +13,7 @@ import structlog
 from fastapi import Request, Response, WebSocket
 from starlette.requests import HTTPConnection
 
-from server.access.guard import tenant_of
+from server.access.guard import caller_of, tenant_of
 from server.access.keys import Credentials
 from server.audio.decoder import open_decoder
 from server.callbacks.folder import CallbackEntry
@@ -33,6 +33,7 @@ from server.protocols.handshake import Admitted, render_refusal
 from server.protocols.uploads import Recordings
 from server.receipts.receipt import ReceiptChain
 from server.recognition.request import RECEIPT
+from server.recognition.segments.speaker_rules import FIRST
 from server.replica import Replica
 from server.resume.tickets import tenant_digest
 
@@ -73,6 +74,7 @@ class QueryReader:
         check_query(
             pairs, lenient=replica.settings.lenient_features, detects=detects, speakers=replica.settings.speakers
         )
+        voice = await self._voice(connection, query.get("speaker", FIRST))
         model = await replica.models.obtain(query.get("model"), query.get("language"))
         model.check_keyterms(sorted(BIASING & query.keys()))
         request = parse_query(
@@ -84,6 +86,7 @@ class QueryReader:
             english=model.english(query.get("language")),
             detects=model.facts.prompts is not None,
             speakers=replica.settings.speakers,
+            voice=voice,
         )
         lacking = {} if receipts and replica.receipts is not None else {RECEIPT: NO_KEY if receipts else NO_RECEIPTS}
         request = await replica.accept(connection, model, request, terms=terms, lacking=lacking)
@@ -92,6 +95,13 @@ class QueryReader:
                 self._logged.add(name)
                 _log.info("query parameter ignored", name=name)
         return request, model
+
+    async def _voice(self, connection: HTTPConnection, name: str) -> bytes:
+        """Return the vector of the enrolled voice that a query names; empty for none. Raises: BadParameter."""
+        voices, caller = self.replica.voices, caller_of(connection)
+        if voices is None or name == FIRST:
+            return b""
+        return await asyncio.to_thread(voices.find, name, None if caller is None else caller.key)
 
 
 def answer_headers(request: ListenRequest, request_id: str) -> dict[str, str]:
@@ -120,8 +130,9 @@ async def admit_live(queries: QueryReader, socket: WebSocket, request_id: str) -
         receipts = StreamReceipts(chain, replica.receipts)
     projector = Projector(request, len(session.channels), request_id, created, model.card, receipts=receipts)
     make: Callable[..., DeepgramStream] = DeepgramStream
-    if options.resumable:  # only with the same key and query
-        tenant = tenant_digest(tenant_of(socket), whole_query)
+    if options.resumable:  # only with the same key, query and enrolled voice
+        voice = b"" if options.speakers is None else options.speakers.voice
+        tenant = tenant_digest(tenant_of(socket), [*whole_query, ("voice", voice.hex())])
         make = partial(ResumableStream, tickets=model.tickets, tenant=tenant)
     stream = make(socket, session, projector, replica.connection_context(), decoder)
     if target is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from server.audio.formats import Encoding
 from server.protocols.features import FEATURES, OTHER_VERSION, SAMPLE_RATES
 from server.recognition.request import EXCLUSIONS
-from server.recognition.segments.speaker_rules import FIRST, MOST
+from server.recognition.segments.speaker_rules import MOST
 from server.recognition.session_options import DEFAULT_ENDPOINTING_MS, FINALS, INTERIM_STABILITIES
 
 Schema = dict[str, Any]
@@ -136,9 +136,10 @@ PARAMETERS = (
         f"fewest speakers of a channel of an upload, 1 to {MOST}", ours=True),
     Parameter("diarize_max_speakers", _whole(SPEAKER_COUNTS), str(MOST), "most speakers of a channel.",
         f"most speakers of a channel, 1 to {MOST}", ours=True),
-    Parameter("speaker", {"enum": [FIRST]}, "–", "the voice that the stream listens to: `first`.",
-        "the voice that the stream [listens to](speakers.md#listen-to-one-voice): `first`, that of the first words; "
-        "words of others have `other_voice`", ours=True),
+    Parameter("speaker", TEXT, "–", "the voice that the stream listens to: `first`, or the name of an enrolled voice.",
+        "the voice that the stream [listens to](speakers.md#listen-to-one-voice): `first`, that of the first words, or "
+        "the name of an [enrolled voice](speakers.md#enrolled-voices) that the key may use; words of others have "
+        "`other_voice`", ours=True),
     Parameter("speaker_only", BOOLEAN, "`false`", "leaves out the words of other voices than `speaker`.",
         "with `speaker`: leaves out the words of other voices; `other_voice_words` of the metadata counts them",
         ours=True),

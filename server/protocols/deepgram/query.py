@@ -88,11 +88,12 @@ def parse_query(
     english: bool = True,
     detects: bool = False,
     speakers: bool = False,
+    voice: bytes = b"",
 ) -> ListenRequest:
     """Parse the query of a live stream or upload once its model is known; only streams have endpoints by default.
 
-    `detects`: it can find out the language of a stream; `speakers`: the server distinguishes speakers. Raises:
-    BadParameter.
+    `detects`: it can find out the language of a stream; `speakers`: the server distinguishes speakers; `voice`: vector
+    of the enrolled voice that it names. Raises: BadParameter.
     """
     given = in_plain_names(pairs, TABLE)
     query = dict(given)
@@ -129,7 +130,7 @@ def parse_query(
         spoken_order=_boolean(query, UTTERANCES),
         receipts=_boolean(query, RECEIPT),
         rewind_s=float(_integer(query, "rewind")),
-        speakers=_speakers(query, live=live) if speakers else None,
+        speakers=_speakers(query, voice, live=live) if speakers else None,
         rest=_boolean(query, "rest") if "rest" in query else None,
     )
     return ListenRequest(
@@ -163,9 +164,9 @@ def _refuse_paragraphs(query: Mapping[str, str], *, lenient: bool) -> set[str]:
     return {"paragraphs"}
 
 
-def _speakers(query: Mapping[str, str], *, live: bool) -> SpeakerRules | None:
+def _speakers(query: Mapping[str, str], voice: bytes, *, live: bool) -> SpeakerRules | None:
     """Return how speakers are distinguished, None if they are not. Raises: BadParameter."""
-    diarizer, voice = query.get("diarize_model"), query.get("speaker", "")
+    diarizer, name = query.get("diarize_model"), query.get("speaker", "")
     if diarizer is not None and diarizer not in (DIARIZERS[:2] if live else DIARIZERS):
         allowed = ", ".join(DIARIZERS[:2] if live else DIARIZERS)
         raise BadParameter(f"diarize_model: {diarizer[:SHOWN]!r} is not valid here; must be one of {allowed}")
@@ -173,13 +174,13 @@ def _speakers(query: Mapping[str, str], *, live: bool) -> SpeakerRules | None:
     if least > most:
         raise BadParameter(f"diarize_min_speakers: {least} is more than diarize_max_speakers, {most}")
     alone = _boolean(query, "speaker_only")
-    if alone and not voice:
-        raise BadParameter(f"speaker_only: needs speaker={FIRST}")
-    if not (_boolean(query, "diarize") or diarizer or voice):
+    if alone and not name:
+        raise BadParameter(f"speaker_only: needs speaker, such as speaker={FIRST}")
+    if not (_boolean(query, "diarize") or diarizer or name):
         return None
-    if voice and voice != FIRST:
-        raise BadParameter(f"speaker: {voice[:SHOWN]!r} is not valid; must be {FIRST}, the voice of the first words")
-    return SpeakerRules(least, most, listens=bool(voice), alone=alone)
+    if name and name != FIRST and not voice:
+        raise BadParameter(f"speaker: {name[:SHOWN]!r} is not valid; must be {FIRST}, the voice of the first words")
+    return SpeakerRules(least, most, listens=bool(name), alone=alone, voice=voice)
 
 
 def check_query(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -19,7 +19,7 @@ MOST = 8  # speakers of a channel
 class SpeakerRules:
     """How a session distinguishes speakers.
 
-    `listens`: words of other voices than the first are marked, or with `alone` left out.
+    `listens`: words of other voices than the first, or than an enrolled `voice`, are marked, or with `alone` left out.
     `at_end`: speakers are those of the whole recording, `minimum` to `maximum` of them.
     """
 
@@ -29,6 +29,7 @@ class SpeakerRules:
     listens: bool = False
     alone: bool = False
     vectors: bool = False  # finals have the vector of their voice
+    voice: bytes = field(default=b"", repr=False)  # vector of an enrolled voice, float32; empty: the first one counts
 
 
 def others_in(words: Sequence[Word]) -> int:

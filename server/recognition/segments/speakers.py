@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.ctc.words import Speaker, Word
+from model.speakers.known_voice import KnownVoice, others_in_recording
 from model.speakers.online import OnlineSpeakers
 from model.speakers.slot_model import WINDOW_S
 from model.speakers.vectors import mean_of, similarity
@@ -37,6 +38,7 @@ class _Saved(msgspec.Struct, array_like=True, frozen=True):
     last: int
     order: tuple[int, ...]
     recent: tuple[tuple[float, float, bytes], ...]
+    known: bytes = b""  # of a stream that listens to an enrolled voice; its vector is not in it
 
 
 class Speakers:
@@ -45,6 +47,7 @@ class Speakers:
     def __init__(self, rules: SpeakerRules) -> None:
         self._rules = rules
         self._online = OnlineSpeakers(rules.maximum)
+        self._known_voice = KnownVoice(np.frombuffer(rules.voice, np.float32)) if rules.voice else None
         self._ahead: deque[tuple[int, Vector]] = deque()  # (end sample, vector), not yet counted
         self._known = 0  # samples whose vectors are known
         self._last = 0  # cluster of the last word of a final
@@ -80,6 +83,8 @@ class Speakers:
                 self._all.append((since_s, until_s, vector))
                 continue
             self._online.take(vector, since_s, until_s)
+            if self._known_voice is not None:
+                self._known_voice.take(vector, since_s, until_s)
             if self._rules.vectors:
                 self._recent.append((since_s, until_s, vector))
 
@@ -118,18 +123,27 @@ class Speakers:
         before = self._last
         numbers = [before := before if number is None else number for number, _ in labels]
         clusters = changes_at_pauses(words, numbers)
+        others = self._others(words)
         order = self._order if settles else dict(self._order)
         for cluster in clusters:
             order.setdefault(cluster, len(order))
         if settles:
             self._last = clusters[-1]
         return tuple([
-            replace(word, speaker=Speaker(order[cluster], round(confidence, 4), self._is_other(order[cluster])))
-            for word, cluster, (_, confidence) in zip(words, clusters, labels, strict=True)
+            replace(word, speaker=self._labeled(order[cluster], round(confidence, 4), other=other))
+            for word, cluster, (_, confidence), other in zip(words, clusters, labels, others, strict=True)
         ])  # fmt: skip
 
-    def _is_other(self, number: int) -> bool:
-        return self._rules.listens and number != 0
+    def _others(self, words: Sequence[Word]) -> Sequence[int]:
+        """Return for each word 1 if another voice than the enrolled one says it, else 0."""
+        if self._known_voice is None:
+            return [0] * len(words)
+        return changes_at_pauses(words, [self._known_voice.is_other(word.start_s, word.end_s) for word in words])
+
+    def _labeled(self, number: int, confidence: float, *, other: int) -> Speaker:
+        """Return the speaker of a word; `other` counts if the stream listens to an enrolled voice."""
+        is_other = bool(other) if self._rules.voice else number != 0
+        return Speaker(number, confidence, self._rules.listens and is_other)
 
     def whole(self, words: Sequence[Word]) -> list[Speaker]:
         """Return the speakers of all words of a recording, clustered as a whole; in the order of their first words."""
@@ -142,13 +156,17 @@ class Speakers:
         means = {int(label): mean_of(vectors[labels == label]) for label in np.unique(labels)}
         near = [nearest(spans_s, word.start_s, word.end_s) for word in words]
         numbers = changes_at_pauses(words, [int(labels[at]) for at in near])
+        others = [0] * len(words)
+        if rules.voice:
+            path = others_in_recording(vectors, np.frombuffer(rules.voice, np.float32))
+            others = changes_at_pauses(words, [path[at] for at in near])
         order: dict[int, int] = {}
         for number in numbers:
             order.setdefault(number, len(order))
         self.voices = {number: means[label] for label, number in order.items()} if words else means
         return [
-            Speaker(order[number], _confidence(vectors[at], means, number), self._is_other(order[number]))
-            for number, at in zip(numbers, near, strict=True)
+            self._labeled(order[number], _confidence(vectors[at], means, number), other=other)
+            for number, at, other in zip(numbers, near, others, strict=True)
         ]
 
     # Snapshots and copies
@@ -156,12 +174,15 @@ class Speakers:
     def saved(self) -> bytes:
         """Return a snapshot, after `follow` and before vectors of later steps count."""
         recent = tuple([(since_s, until_s, vector.tobytes()) for since_s, until_s, vector in self._recent])
-        return msgspec.msgpack.encode(_Saved(self._online.state(), self._last, tuple(self._order), recent))
+        known = b"" if self._known_voice is None else self._known_voice.state()
+        return msgspec.msgpack.encode(_Saved(self._online.state(), self._last, tuple(self._order), recent, known))
 
     def restore(self, state: bytes) -> None:
         """Continue from a snapshot. Raises: ValueError for bytes that are none."""
         saved = msgspec.msgpack.decode(state, type=_Saved)
         self._online.restore(saved.online)
+        if self._known_voice is not None:
+            self._known_voice.restore(saved.known)
         self._last = saved.last
         self._order = {cluster: number for number, cluster in enumerate(saved.order)}
         self._recent.extend(
@@ -172,6 +193,7 @@ class Speakers:
         """Return one that continues from the last step decoded; results that are ahead are not in it."""
         twin = Speakers(self._rules)
         twin._online, twin._last, twin._known = self._online.copy(), self._last, self._known
+        twin._known_voice = None if self._known_voice is None else self._known_voice.copy()
         twin._order = dict(self._order)
         twin._recent.extend(self._recent)
         return twin

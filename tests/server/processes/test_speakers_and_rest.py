@@ -1,4 +1,4 @@
-"""Speakers, and rest, in a server of several processes: the words of one process, also after an engine has ended."""
+"""Speakers, an enrolled voice, and rest in a server of several processes, also after an engine has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,14 @@ import soundfile
 import soxr
 from websockets.sync.client import connect
 
+from server.access.voices import VoiceFolder
+from server.tools.enrollment import enroll
+from server.tools.recordings import RecordingReader
 from tests.support.audio.speech import samples
 from tests.support.servers.front_ends import ENGINE_HOST, RAW, WITHIN_S, FrontEnds
 
 STEP = 1_280
-Words = list[tuple[str, float, int | None]]
+Words = list[tuple[str, float, int | None, bool]]
 
 
 def conversation(pause_s: float) -> np.ndarray:
@@ -34,9 +37,9 @@ def conversation(pause_s: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Stream:
-    """A server's option, the query of its streams, and their audio."""
+    """A server's options, the query of its streams, and their audio."""
 
-    option: str
+    options: tuple[str, ...]
     query: str
     audio: np.ndarray
 
@@ -51,34 +54,42 @@ class Stream:
             while (frame := json.loads(socket.recv(timeout=WITHIN_S)))["type"] != "Metadata":
                 if frame["type"] == "Results" and frame["is_final"]:
                     said = frame["channel"]["alternatives"][0]["words"]
-                    words += [(word["word"], word["end"], word.get("speaker")) for word in said]
+                    words += [(w["word"], w["end"], w.get("speaker"), w.get("other_voice", False)) for w in said]
         return words
 
 
 STREAMS = {
-    "speakers": Stream("--speakers", "&diarize=true", conversation(0.75)),
-    "rest": Stream("--rest-s=0.8", "", conversation(2.5)),
+    "speakers": Stream(("--speakers",), "&diarize=true&speaker=ada", conversation(0.75)),
+    "rest": Stream(("--rest-s=0.8",), "", conversation(2.5)),
 }
 
 
 @pytest.fixture(scope="module", params=STREAMS)
-def stream(request: pytest.FixtureRequest) -> Stream:
-    return STREAMS[request.param]
+def stream(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    chosen: Stream = STREAMS[request.param]
+    if "--speakers" not in chosen.options:
+        return chosen
+    folder = tmp_path_factory.mktemp("voices")
+    audio = next(sample.audio for sample in samples() if sample.speaker == "kokoro-bm_george")
+    voice = enroll([audio] * 3, RecordingReader(pytest.fail))
+    VoiceFolder(folder, voice.weights).add("ada", "", voice.vector.tobytes(), voice.seconds)
+    return replace(chosen, options=(*chosen.options, f"--voices={folder}"))
 
 
 @pytest.fixture(scope="module")
 def of_one(stream: Stream) -> Words:
     """The words of a server of one process."""
-    with FrontEnds(0, stream.option) as server:
+    with FrontEnds(0, *stream.options) as server:
         words = stream.words(server)
         rested = server.metric('tutti_rested_steps_total{model="tutti"}')
-        assert (rested > 10) == ("rest" in stream.option)
+        assert (rested > 10) == ("--rest-s=0.8" in stream.options)
+        assert {other for *_, other in words} == ({False, True} if "--speakers" in stream.options else {False})
         return words
 
 
 @pytest.fixture(scope="module")
 def two(stream: Stream) -> Iterator[FrontEnds]:
-    with FrontEnds(2, stream.option) as server:
+    with FrontEnds(2, *stream.options) as server:
         yield server
 
 

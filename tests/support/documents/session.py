@@ -181,6 +181,11 @@ def trimmed(pcm: NDArray[np.int16]) -> NDArray[np.int16]:
     return pcm[loud[0] : loud[-1] + 1]
 
 
+def _speakers(folder: Path) -> None:
+    for number in (1, 2):
+        soundfile.write(folder / f"ada-{number}.wav", *soundfile.read(SAMPLES / "demo.flac"))
+
+
 def _usage(folder: Path) -> None:
     (folder / "api_keys").write_text(f"{hashlib.sha256(KEY.encode()).hexdigest()}  bank\n")
     _records(folder / "var" / "usage")
@@ -198,6 +203,7 @@ INPUTS: Mapping[str, Callable[[Path], None]] = {
     "docs/contact-center.md": _contact_center,
     "docs/training.md": _training,
     "docs/models.md": _models,
+    "docs/speakers.md": _speakers,
     "docs/usage.md": _usage,
     "docs/voice-agents.md": _turns,
 }

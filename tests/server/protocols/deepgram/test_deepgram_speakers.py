@@ -164,7 +164,7 @@ def test_a_server_without_speakers_says_how_to_enable_them(live_server: Start) -
     ("query", "why"),
     [
         ({"diarize_model": "v2"}, "diarize_model: 'v2' is not valid here; must be one of latest, v1"),
-        ({"speaker_only": "true"}, "speaker_only: needs speaker=first"),
+        ({"speaker_only": "true"}, "speaker_only: needs speaker, such as speaker=first"),
         ({"diarize_min_speakers": 3, "diarize_max_speakers": 2}, "diarize_min_speakers: 3 is more than"),
         ({"diarize": "true", "rewind": 10}, "rewind: "),
         ({"paragraphs": "true"}, "paragraphs: live streams have none"),

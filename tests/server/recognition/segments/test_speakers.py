@@ -168,3 +168,39 @@ def test_words_of_other_voices_are_left_out_of_results() -> None:
     assert isinstance(named, Final)
     assert others_in(named.words) == 2
     assert without_others(named).words == named.words[:2]
+
+
+@pytest.mark.parametrize(("voice", "others"), [(4, [0, 0, 1, 1]), (9, [1, 1, 0, 0]), (77, [1, 1, 1, 1])])
+@pytest.mark.parametrize("at_end", [False, True])
+def test_an_enrolled_voice_is_listened_to_whoever_speaks_first(voice: int, others: list[int], at_end: bool) -> None:
+    rules = SpeakerRules(listens=True, voice=result(voice)[1:].tobytes(), at_end=at_end)
+    speakers = followed(rules, TWO)
+    if at_end:
+        labels = speakers.whole(WORDS)
+    else:
+        restored = Speakers(rules)
+        restored.restore(speakers.saved())
+        for each in (speakers.copy(), restored):
+            assert each.in_final(final(*WORDS)) == followed(rules, TWO).in_final(final(*WORDS))
+        named = speakers.in_final(final(*WORDS))
+        assert isinstance(named, Final)
+        labels = [one.speaker for one in named.words if one.speaker is not None]
+    assert [one.other for one in labels] == [bool(other) for other in others]
+    assert [one.number for one in labels] == [0, 0, 1, 1], "numbers are those of the stream"
+
+
+def test_a_change_to_another_voice_is_moved_to_a_pause() -> None:
+    rules = SpeakerRules(listens=True, voice=result(4)[1:].tobytes())
+    words = [word("a", at, at + 0.35) for at in (2.6, 3.0, 3.45, 3.8, 4.2)]  # the voice changes at 3.0 s
+    named = followed(rules, TWO).in_final(final(*words))
+    assert isinstance(named, Final)
+    assert [one.speaker is not None and one.speaker.other for one in named.words] == [False, False, True, True, True]
+
+
+def test_a_snapshot_and_a_text_of_the_rules_hold_no_vector_of_an_enrolled_voice() -> None:
+    vector = np.random.default_rng(0).normal(size=256).astype(np.float32)
+    vector /= np.linalg.norm(vector)
+    rules = SpeakerRules(listens=True, voice=vector.tobytes())
+    saved = followed(rules, TWO).saved()
+    assert vector.tobytes()[:16] not in saved
+    assert "voice" not in repr(rules)
