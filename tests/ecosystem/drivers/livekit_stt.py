@@ -118,7 +118,9 @@ def tell_event(event: stt.SpeechEvent) -> None:
     said = event.alternatives[0] if event.alternatives else None
     words = [(str(word), word.start_time, word.end_time) for word in (said.words or [])] if said else []
     usage = {} if event.recognition_usage is None else {"seconds": event.recognition_usage.audio_duration}
-    tell(event.type.name, text=said.text if said else "", words=words, request_id=event.request_id, **usage)
+    speaker = said.speaker_id if said else None
+    text = said.text if said else ""
+    tell(event.type.name, text=text, words=words, request_id=event.request_id, speaker=speaker, **usage)
 
 
 async def recognize(host: str, key: str, audio: str, lines: asyncio.Queue[str]) -> None:

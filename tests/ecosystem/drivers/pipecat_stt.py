@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from lines import Happened, main, read_audio, tell
@@ -31,6 +32,7 @@ from pipecat.workers.runner import WorkerRunner
 
 RATE_HZ = 16_000
 FRAME_BYTES = 2 * RATE_HZ // 50  # 20 ms, as transports deliver them
+NO_WORDS = SimpleNamespace(alternatives=[SimpleNamespace(words=[])])  # of the results of turns
 NEVER_S = 600.0  # its time-outs never help: what is seen came from the server
 
 
@@ -48,7 +50,8 @@ class Sink(FrameProcessor):
         elif isinstance(frame, EagerTranscriptionFrame):
             self._tell("eager", text=frame.text)
         elif isinstance(frame, TranscriptionFrame):
-            self._tell("final", text=frame.text, finalized=frame.finalized)
+            speakers = [word.speaker for word in getattr(frame.result, "channel", NO_WORDS).alternatives[0].words]
+            self._tell("final", text=frame.text, finalized=frame.finalized, speakers=speakers)
         elif isinstance(frame, MetricsFrame):
             for measured in frame.data:
                 if isinstance(measured, TTFBMetricsData):
@@ -72,11 +75,15 @@ async def stream(
 ) -> None:
     """Perform these steps, then send an EndFrame. `turns`: with the client of Deepgram's Flux protocol.
 
+    The option `settings` has the fields of `DeepgramSTTService.Settings`.
+
     ("start",) and ("stop",) of speech as a VAD reports it, ("push", file), ("wait", event, times), ("signal",),
     ("connected",), ("confirmed",).
     """
     happened = Happened()
     options = {"api_key": key, "sample_rate": RATE_HZ, **(options or {})}
+    if "settings" in options:
+        options["settings"] = DeepgramSTTService.Settings(**options["settings"])
     service = (
         DeepgramFluxSTTService(url=f"ws://{host}/v2/listen", **options)
         if turns
