@@ -102,7 +102,7 @@ class VoiceFolder:
         except FileNotFoundError:
             return None
         voice = _decode(content)
-        if (voice.name, voice.key) != (name, key) or not _is_vector(voice.vector):
+        if (voice.name, voice.key) != (name, key) or (self.fits(voice) and not _is_vector(voice.vector)):
             raise ValueError("not the file of this voice")
         return voice
 

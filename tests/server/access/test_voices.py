@@ -89,8 +89,10 @@ def test_voices_are_listed_by_name_and_deleted_once(folder: VoiceFolder) -> None
     assert [(one.name, one.key) for one in folder.every()] == [("ada", "shop"), ("eve", "")]
 
 
-def test_a_voice_of_other_weights_is_refused_by_name(folder: VoiceFolder, tmp_path: Path) -> None:
-    folder.add("ada", "", FIRST, 21.0)
+@pytest.mark.parametrize("vector", [FIRST, FIRST[:512]])
+def test_a_voice_of_other_weights_is_refused_by_name(folder: VoiceFolder, tmp_path: Path, vector: bytes) -> None:
+    """Also one of another size."""
+    folder.add("ada", "", vector, 21.0)
     newer = VoiceFolder(tmp_path / "voices", "other weights")
     assert refusal(newer, "ada", BANK) == OTHER_WEIGHTS
     assert [newer.fits(one) for one in newer.every()] == [False]
