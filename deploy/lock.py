@@ -18,10 +18,11 @@ PLATFORM = "x86_64-manylinux_2_28"
 BUILD = "setuptools>=77"
 """Build backend of the wheels; locked too, since the image builds without isolation."""
 
+SERVING = ("--extra", "otel", "--extra", "published")
 LOCKS = {
-    "requirements.lock": ("--extra", "otel"),
-    "requirements-torch.lock": ("--extra", "otel", "--extra", "torch", "--torch-backend", "cpu"),
-    "requirements-cuda.lock": ("--extra", "otel", "--extra", "torch"),
+    "requirements.lock": SERVING,
+    "requirements-torch.lock": (*SERVING, "--extra", "torch", "--torch-backend", "cpu"),
+    "requirements-cuda.lock": (*SERVING, "--extra", "torch"),
 }
 """By lock, options with the extras that its image has. All are resolved at once, because the other images install their
 lock on top of the first one.

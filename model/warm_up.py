@@ -19,7 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args, get_origin, get_type_hints
 
-import numba
 import numpy as np
 
 from model import levels
@@ -32,6 +31,7 @@ from model.int8 import step
 from model.lm.arpa import read_arpa
 from model.lm.arpa_rows import parse_rows
 from model.machine.compiled import ENTRY_POINTS, kept_in
+from model.machine.compiler import numba
 from model.moonshine import step as moonshine
 from model.moonshine.transcriber import SegmentTranscriber
 from model.published.compiled.fastconformer import step as fastconformer
@@ -152,10 +152,15 @@ def used_types() -> list[tuple[str, str, list[Any]]]:
 
 def precompile(function: Any) -> None:
     """Compile an entry point for its annotated arguments, integers and tuples of them, and cache the code."""
+    function.compile(types_of(function))
+
+
+def types_of(function: Any) -> tuple[Any, ...]:
+    """Return numba's types of an entry point's annotated arguments, integers and tuples of them."""
     hints = get_type_hints(function.py_func)
     del hints["return"]
     types: Any = numba.typeof
-    function.compile(tuple(types(_example(kind)) for kind in hints.values()))
+    return tuple(types(_example(kind)) for kind in hints.values())
 
 
 def _example(kind: Any) -> Any:

@@ -71,10 +71,12 @@ def export(root: Path, commit: str, tree: Path) -> None:
 
 
 def build_wheels(tree: Path, out: Path, environment: Mapping[str, str]) -> None:
-    """Build the wheels of server and client. Raises: ReleaseError."""
+    """Build the wheels of server, with its machine code, client and lab. Raises: ReleaseError."""
     for source in (tree, tree / "clients", tree / "lab"):
         words = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
         _run(words, tree, environment)
+    [server] = out.glob("tutti_asr-*.whl")
+    _run([sys.executable, "-m", "model.native_code", str(server)], tree, environment)
 
 
 def write_sboms(tree: Path, out: Path, folder: Path, environment: Mapping[str, str]) -> None:

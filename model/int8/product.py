@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
-from llvmlite import ir
 from numpy.typing import NDArray
 
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import I8, I16, I32, I64, Vectors, intrinsic_call, kernel, splat, vector
 from model.machine.compiled import compiled_variant, entry_point
-from model.machine.instructions import InstructionSet, instruction_set
+from model.machine.compiler import ir
+from model.machine.instructions import instruction_set
+from model.machine.native import InstructionSet
 
 COLUMNS = 32  # of a panel of packed weights
 DEPTH = 4  # adjacent inputs per lane

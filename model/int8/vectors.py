@@ -14,11 +14,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
-
-_cgutils: Any = cgutils  # has no types
+from model.machine.compiler import cgutils as _cgutils
+from model.machine.compiler import extending, ir, types
 
 LANES = 16
 ROW = 4 * LANES  # bytes of sixteen floats
@@ -361,7 +358,7 @@ def kernel(function: Callable[..., None]) -> Callable[..., None]:
     plain = inspect.Parameter.POSITIONAL_OR_KEYWORD  # numba folds the arguments by the signature
     names = ("context", *parameters)
     typed.__signature__ = inspect.Signature([inspect.Parameter(n, plain) for n in names])  # type: ignore[attr-defined]
-    made: Callable[..., None] = intrinsic(typed)
+    made: Callable[..., None] = extending.intrinsic(typed)
     return made
 
 

@@ -5,25 +5,25 @@ can be created and dropped on one thread while others are decoded on another, an
 
 Each combination of argument types costs a compilation; 32 and 64 bits are different types, and a literal 0 is its
 own type: so functions take numbers widened to 64 bits by `int`, and counters start at `ZERO`.
+
+Where an installation has machine code for this processor (`model.machine.native`), entry points call it, and nothing
+is compiled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
-import numba.core.caching
-import numba.extending
 import numpy as np
 from numpy.typing import NDArray
 
+from model.machine.compiler import LIBRARY, caching, numba
 from model.machine.instructions import limit_instructions
+from model.machine.native import source_digest
 
 limit_instructions()  # before the first function is compiled
 
@@ -32,84 +32,12 @@ LongArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
 
-_numba: Any = numba  # incompletely typed
-
 ZERO = cast(int, np.int64(0))
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SOURCES = (
-    "attention/kernels",
-    "attention/plan",
-    "attention/step",
-    "attention_config",
-    "config",
-    "ctc/kept_frames",
-    "ctc/search/alignments",
-    "ctc/search/bounds",
-    "ctc/search/candidates",
-    "ctc/search/frame_search",
-    "ctc/search/kernel",
-    "ctc/search/layout",
-    "ctc/search/logs",
-    "ctc/search/prefix_score",
-    "ctc/search/prefix_tree",
-    "ctc/search/recombination",
-    "int8/features",
-    "int8/kernels",
-    "int8/memory",
-    "int8/product",
-    "int8/product_table",
-    "int8/quantized",
-    "int8/step",
-    "int8/vectors",
-    "levels",
-    "lm/arpa_rows",
-    "lm/score",
-    "lm/spelling",
-    "machine/compiled",
-    "machine/instructions",
-    "machine/pointers",
-    "mel",
-    "moonshine/kernels",
-    "moonshine/step",
-    "published/compiled/fastconformer/attention",
-    "published/compiled/fastconformer/plan",
-    "published/compiled/fastconformer/step",
-    "published/compiled/float_product",
-    "published/compiled/kernels",
-    "published/compiled/linears",
-    "published/compiled/packed",
-    "published/compiled/transducer/step",
-    "published/compiled/zipformer2/attention",
-    "published/compiled/zipformer2/embedding",
-    "published/compiled/zipformer2/kernels",
-    "published/compiled/zipformer2/plan",
-    "published/compiled/zipformer2/step",
-    "published/features",
-    "published/filter_bank",
-    "published/graphs/metadata",
-    "published/scales",
-    "published/states",
-    "published/timing",
-    "published/transducer/frame_joiner",
-    "punctuation/step",
-    "speakers/step",
-    "vad/step",
-)
-"""Source files of the machine code, relative to `model/`, without .py; hashed for the cache key."""
-
 ENTRY_POINTS: list[Any] = []
 """numba's dispatchers of all entry points in the modules imported so far, whose code is cached."""
-
-
-@cache
-def source_digest() -> str:
-    """Return the digest of all `SOURCES`."""
-    digest = hashlib.sha256()
-    for name in SOURCES:
-        digest.update((Path(__file__).parents[1] / f"{name}.py").read_bytes())
-    return digest.hexdigest()
 
 
 def compiled(function: F) -> F:
@@ -118,7 +46,7 @@ def compiled(function: F) -> F:
     Arrays are borrowed from the entry point, which owns them. Without numba's reference counting at each view and call
     decoding takes a third of the time; such a function can neither create an array nor return one.
     """
-    return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
+    return cast(F, numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function))
 
 
 def compiled_variant(name: str) -> Callable[[F], F]:
@@ -137,7 +65,7 @@ def compiled_variant(name: str) -> Callable[[F], F]:
 
 def compiled_inline(function: F) -> F:
     """Compile inline into its callers, because a call would pass about a hundred words for the arrays of a search."""
-    return cast(F, _numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)(function))
+    return cast(F, numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)(function))
 
 
 def entry_point(function: F) -> F:
@@ -146,35 +74,41 @@ def entry_point(function: F) -> F:
     numba's cache checks only the file of the function, not those of its callees: here the digest of all
     `SOURCES` is part of the cache file's name. If no folder is writable, each process compiles again.
     """
+    if LIBRARY is not None:
+        return LIBRARY.function(function)
     try:
-        dispatcher = _numba.njit(cache=True, nogil=True)(function)
+        dispatcher = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # no writable folder
-        return cast(F, _numba.njit(nogil=True)(function))
+        return cast(F, numba.njit(nogil=True)(function))
     _name_by_digest(dispatcher._cache, source_digest())
     ENTRY_POINTS.append(dispatcher)
     return cast(F, dispatcher)
 
 
 def kept_in(function: Callable[..., Any]) -> Path | None:
-    """Return the folder with the cached machine code of an entry point, None if it is not cached."""
+    """Return the folder with the machine code of an entry point, shipped or cached; None if it is not cached."""
+    if LIBRARY is not None:
+        return LIBRARY.folder
     path = cast(Any, function).stats.cache_path
     return Path(path) if path else None
 
 
 def is_cached(function: Callable[..., Any]) -> bool:
     """Return whether machine code of an entry point for this processor is on disk; if not, its first call compiles."""
+    if LIBRARY is not None:
+        return True
     cache = getattr(function, "_cache", None)
     files = getattr(cache, "_cache_file", None)
     if files is None:
         return False
-    processor = _numba.core.registry.cpu_target.target_context.codegen().magic_tuple()
+    processor = numba.core.registry.cpu_target.target_context.codegen().magic_tuple()
     return any(key[1] == processor for key in files._load_index())
 
 
 def _name_by_digest(kept: Any, digest: str) -> None:
     """Add the digest to the names of one function's cache files, and remove files with other digests."""
     base = kept._impl.filename_base
-    files = _numba.core.caching.IndexDataCacheFile(kept.cache_path, f"{base}-{digest[:16]}", digest)
+    files = caching.IndexDataCacheFile(kept.cache_path, f"{base}-{digest[:16]}", digest)
     files.load, files.save = _or_none(files.load), _or_none(files.save)
     kept._cache_file = files
     for path in Path(kept.cache_path).glob(f"{glob.escape(base)}-*.nb[ic]"):
@@ -201,13 +135,13 @@ def _reader(element: Any) -> Callable[[int], Any]:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-        return _numba.types.CPointer(element)(_numba.types.int64), generate
+        return numba.types.CPointer(element)(numba.types.int64), generate
 
-    return cast(Callable[[int], Any], _numba.extending.intrinsic(pointer_at))
+    return cast(Callable[[int], Any], numba.extending.intrinsic(pointer_at))
 
 
-uint8_at = _reader(_numba.types.uint8)
-uint16_at = _reader(_numba.types.uint16)
-int32_at = _reader(_numba.types.int32)
-int64_at = _reader(_numba.types.int64)
-float32_at = _reader(_numba.types.float32)
+uint8_at = _reader(numba.types.uint8)
+uint16_at = _reader(numba.types.uint16)
+int32_at = _reader(numba.types.int32)
+int64_at = _reader(numba.types.int64)
+float32_at = _reader(numba.types.float32)

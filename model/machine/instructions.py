@@ -1,7 +1,7 @@
 """Instruction set of compiled code: that of this processor, or a smaller one from the environment.
 
 `ATEN_CPU_CAPABILITY` (torch) and `ONEDNN_MAX_CPU_ISA` (oneDNN) limit these libraries to older processors; here they
-also limit the code that numba compiles, so that the whole program runs as on such a machine.
+also limit the code that numba compiles or that is shipped, so that the whole program runs as on such a machine.
 """
 
 from __future__ import annotations
@@ -10,40 +10,34 @@ import os
 import platform
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal
 
-from llvmlite import binding
-from numba.core import config as numba_config
-
-_config: Any = numba_config  # its names are set when it reads the environment
-
-InstructionSet = Literal["vnni512", "vnni256", "avx2", "portable"]
-"""Instructions for 8-bit products; all give the same integers."""
+from model.machine.compiler import LIBRARY, binding
+from model.machine.compiler import config as _config
+from model.machine.native import KINDS, InstructionSet, allowed_level
 
 LEVELS = ("x86-64", "x86-64-v3")  # LLVM's names of a processor without and with AVX2, both without AVX-512
 WITH_VNNI = ("x86-64-v4", "+avx512vnni")
 """Processor name and features with VNNI for which an image is compiled, in the form of numba's variables."""
-HELD_BACK = {"DEFAULT": 0, "SSE41": 0, "AVX": 0, "AVX2": 1}
-"""Level by value of the two variables, in upper case; any other value, for example AVX512, has no effect."""
 
 
 def limit_instructions(environment: Mapping[str, str] = os.environ) -> None:
     """Make numba compile for the level set in the environment, if the processor supports it; call it first."""
-    asked = [environment.get(name, "").upper() for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")]
-    levels = [HELD_BACK[value] for value in asked if value in HELD_BACK]
-    if levels and _is_x86() and not _config.CPU_NAME:
-        level = min(*levels, int(_has("avx2")))
-        _config.CPU_NAME, _config.CPU_FEATURES = LEVELS[level], ""
+    level = allowed_level(environment)
+    if LIBRARY is None and level is not None and _is_x86() and not _config.CPU_NAME:
+        _config.CPU_NAME, _config.CPU_FEATURES = LEVELS[min(level, int(_has("avx2")))], ""
 
 
 @cache
 def instruction_set() -> InstructionSet:
     """Return the fastest instructions for 8-bit products available here. Source: measured, model/LOG.md."""
+    if LIBRARY is not None:
+        return LIBRARY.kind.instructions
     limit_instructions()
     if _config.CPU_NAME:  # limited by `limit_instructions`, or by numba's own variable
-        if (_config.CPU_NAME, _config.CPU_FEATURES) == WITH_VNNI:
-            return "vnni512"
-        return "avx2" if LEVELS[1] == _config.CPU_NAME else "portable"
+        known: dict[tuple[str, str | None], InstructionSet]
+        known = {(kind.processor, kind.features): kind.instructions for kind in KINDS}
+        without: InstructionSet = "avx2" if LEVELS[1] == _config.CPU_NAME else "portable"
+        return known.get((_config.CPU_NAME, _config.CPU_FEATURES), without)
     if not _is_x86():
         return "portable"
     if _has("avx512vnni") and _has("avx512bw"):

@@ -12,15 +12,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numba
-from llvmlite import ir
-from numba import extending
-from numba.core import cgutils, errors, typing
-
-_types: Any = numba.types  # incompletely typed, as the others
-_extending: Any = extending
-_cgutils: Any = cgutils
-_typing: Any = typing
+from model.machine.compiler import cgutils as _cgutils
+from model.machine.compiler import errors, ir
+from model.machine.compiler import extending as _extending
+from model.machine.compiler import types as _types
+from model.machine.compiler import typing as _typing
 
 INT32, INT64, UINT64 = _types.int32, _types.int64, _types.uint64
 FLOAT32, FLOAT64 = _types.float32, _types.float64

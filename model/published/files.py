@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from model.errors import PublishedModelError
+from model.errors import PublishedModelError, require
 from model.published.graphs.onnx_file import external_files
 
 TOKENS = "tokens.txt"
@@ -62,10 +62,16 @@ def is_published(path: Path) -> bool:
     return path.suffix == ".onnx" or path.is_dir()
 
 
+def require_runtime(path: Path) -> None:
+    """Check that the packages which read and run graphs are installed. Raises: MissingPackage."""
+    for package in ("onnx", "onnxruntime"):
+        require(package, "published", path.name)
+
+
 def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
     """Find the graphs and the tokens of a model, given its folder or one of its files.
 
-    Raises: PublishedModelError if a file is missing or the choice is ambiguous.
+    Raises: PublishedModelError if a file is missing or the choice is ambiguous; MissingPackage.
     """
     if not path.exists():
         raise PublishedModelError(
@@ -77,6 +83,7 @@ def find_files(path: Path, precision: str = "auto") -> PublishedFiles:
         raise PublishedModelError(f"{path} has no .onnx file; a published model is a folder with graphs and {TOKENS}")
     if not (folder / TOKENS).is_file():
         raise PublishedModelError(f"{folder} has no {TOKENS}, which lists the model's symbols")
+    require_runtime(path)
     found = [named] if named is not None and _role(named) is None else sorted(folder.glob("*.onnx"))
     by_role: dict[str, Sequence[Path]] = {role: [each for each in found if _role(each) == role] for role in ROLES}
     if named is not None and (role := _role(named)) is not None:

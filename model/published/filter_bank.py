@@ -354,13 +354,17 @@ def scale_whisper(windows: Floats) -> None:
 
     Source: Radford et al. 2022; the floor is 8 below the maximum of the window, as in sherpa-onnx.
     """
-    size = windows.shape[1] * windows.shape[2]
-    count = (size + LANES - 1) // LANES
+    frames, bins = windows.shape[1], windows.shape[2]
+    count = (frames * bins + LANES - 1) // LANES
     highest, padded = np.empty(LANES, np.float32), np.zeros(count * LANES, np.float32)
     for row in range(len(windows)):
-        flat = windows[row].reshape(-1)
-        padded[:size] = flat
-        padded[size:] = 0.0
+        for frame in range(frames):
+            for band in range(bins):
+                padded[frame * bins + band] = windows[row, frame, band]
+        for rest in range(frames * bins, len(padded)):
+            padded[rest] = 0.0
         whisper_logs(padded.ctypes.data, count, highest.ctypes.data)
         whisper_scaled(padded.ctypes.data, count, highest.ctypes.data)
-        flat[:] = padded[:size]
+        for frame in range(frames):
+            for band in range(bins):
+                windows[row, frame, band] = padded[frame * bins + band]

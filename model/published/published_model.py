@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnxruntime
-
 from model.ctc.tokens import Tokens
 from model.errors import PublishedModelError
 from model.facts import ModelFacts
@@ -19,7 +17,7 @@ from model.published.compiled.compiling import Verdict, compiled_network
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.contracts import Contract
 from model.published.features import windows_of
-from model.published.files import INT8, PublishedFiles, Rewriting, find_files
+from model.published.files import INT8, PublishedFiles, Rewriting, find_files, require_runtime
 from model.published.graphs.metadata import THREADS, Graph
 from model.published.reading import contract_for, description_of, network_of
 from model.published.scales import FILE, Scales
@@ -69,8 +67,9 @@ class PublishedModel:
         """Load a folder, or one of its graphs, in the format of sherpa-onnx.
 
         On a CPU its products are in 8-bit integers if the folder has scales for them and the precision is `auto` or
-        `int8`. `threads`: most of a step. Raises: PublishedModelError.
+        `int8`. `threads`: most of a step. Raises: PublishedModelError, MissingPackage.
         """
+        require_runtime(path)
         place = _device(device)
         scales = None
         if place.type == "cpu" and precision != "fp32" and not path.name.endswith(INT8):
@@ -221,5 +220,7 @@ class PublishedModel:
 
 def _device(asked: str) -> Device:
     if asked == "auto":
+        import onnxruntime
+
         return Device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
     return resolve_device(asked)

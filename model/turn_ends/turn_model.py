@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import CheckpointError, PublishedModelError
+from model.published.files import require_runtime
 from model.published.graphs.metadata import Graph
 from model.turn_ends.whisper_features import BANDS, FRAMES, SAMPLES, log_mel
 
@@ -30,9 +31,10 @@ class TurnModel:
 
     @classmethod
     def load(cls, path: Path) -> TurnModel:
-        """Read the graph and ask it once. Raises: CheckpointError."""
+        """Read the graph and ask it once. Raises: CheckpointError, MissingPackage."""
         if not path.is_file():
             raise CheckpointError(f"turn model {path}: no such file")
+        require_runtime(path)
         try:
             return cls(Graph.load(path))
         except PublishedModelError as error:

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
 from model.checkpoint import digest_of
 from model.config import SHIPPED_WEIGHTS
@@ -21,6 +19,7 @@ from model.errors import CheckpointError
 from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.vectors import LANES
 from model.published.compiled.slots import CompiledStates
+from model.published.graphs.onnx_file import float_tensors
 from model.vad import step as compiled
 from model.vad.step import BANDS, BLOCK, FLOAT, FRAMES, HIDDEN, HOP, STATE_BYTES, WIDTHS, WINDOW
 
@@ -54,10 +53,10 @@ class SileroVad:
         """Read the graph. Raises: CheckpointError."""
         try:
             blob = path.read_bytes()
-            graph = onnx.load_model_from_string(blob).graph
-        except Exception as error:  # protobuf's own errors have no common base class
+            tensors = float_tensors(blob)
+        except (OSError, LookupError, ValueError) as error:
             raise CheckpointError(f"voice activity detection: cannot read {path}: {error}") from error
-        return cls({each.name: numpy_helper.to_array(each) for each in graph.initializer}, digest_of(blob))
+        return cls(tensors, digest_of(blob))
 
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> VadSlots:
         """Return the network with slots for `capacity` streams, in batches of at most `largest` rows.

@@ -18,6 +18,7 @@ from model.evaluation.ceiling import SLOW_NS, read_ns
 from model.evaluation.digest import committed_digest, log_probs_digest, readings_digest
 from model.facts import AcousticModel, ModelFacts
 from model.machine.compiled import kept_in
+from model.machine.compiler import LIBRARY
 from model.machine.instructions import instruction_set
 from model.moonshine.model import SHIPPED, Moonshine
 from server.app import create_app
@@ -191,7 +192,9 @@ def _decoder(settings: Settings, model: LoadedModel) -> Iterator[Finding]:
         named = "no language model" if path is None else path.name
         yield ok("decoder", f"beam search, {named}, grammars: {', '.join(model.grammars) or 'none'}")
         folder = kept_in(kernel.advance_streams)
-        if folder is None or not os.access(folder, os.W_OK):
+        if LIBRARY is not None:
+            yield ok("compiled code", f"shipped for {LIBRARY.kind.name}")
+        elif folder is None or not os.access(folder, os.W_OK):
             advice = "each start compiles for a minute: set NUMBA_CACHE_DIR to a writable folder"
             yield warn("compiled code", "not cached" if folder is None else f"{folder} is not writable", advice)
     if settings.finals == "accurate" and model.accurate is None:

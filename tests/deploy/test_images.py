@@ -31,9 +31,9 @@ DOCKER = DEPLOY / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {  # and the extras in it
-    "requirements.lock": ["otel"],
-    "requirements-torch.lock": ["otel", "torch"],
-    "requirements-cuda.lock": ["otel", "torch"],
+    "requirements.lock": ["otel", "published"],
+    "requirements-torch.lock": ["otel", "published", "torch"],
+    "requirements-cuda.lock": ["otel", "published", "torch"],
 }
 NOT_OF_THE_SERVER = {
     "TUTTI_CERT",

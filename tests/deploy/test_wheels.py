@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.served import free_port
+from model.machine.native import kinds_here
 from tests.ecosystem.recordings import FILES, plain, text
 from tests.support.audio.speech import ROOT
 from tests.support.needs import need_package, need_programs
@@ -27,6 +29,15 @@ from tests.support.needs import need_package, need_programs
 PACKAGES = ("batching", "loadtest", "model", "server")
 SOURCES = (*PACKAGES, "clients", "lab", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 BUILD_WITHIN_S = READY_WITHIN_S = DEMO_WITHIN_S = 200.0  # on a busy machine, including compilation of the beam search
+CODE_WITHIN_S = 900.0
+COMPILING_S = 30.0  # of processor time for a first command without machine code, on an EPYC; more on others
+WITHOUT_COMPILER = """
+import sys
+sys.modules["numba"] = sys.modules["llvmlite"] = sys.modules["onnx"] = sys.modules["onnxruntime"] = None
+from server.cli import main
+sys.argv[0] = "tutti"
+main()
+"""
 DATA = {
     "model/samples/demo.flac",
     "model/samples/samples.jsonl",
@@ -73,16 +84,31 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the `bin` folder of an environment with the wheels; other packages come from this environment."""
-    folder = tmp_path_factory.mktemp("installed")
+    binaries, own = install(wheels, tmp_path_factory.mktemp("installed"))
+    search = Path("model", "ctc", "search")
+    take_compiled_code(ROOT / search, own / search)
+    return binaries
+
+
+@pytest.fixture(scope="module")
+def installed_with_code(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the `bin` folder of an environment whose wheel has machine code for this processor."""
+    folder = tmp_path_factory.mktemp("with-code")
+    program = shutil.copy(wheels[0], folder)
+    words = [sys.executable, "-m", "model.native_code", program, "--kind", kinds_here({})[0].name]
+    subprocess.run(words, cwd=ROOT, check=True, timeout=CODE_WITHIN_S)
+    return install([program, *wheels[1:]], folder)[0]
+
+
+def install(wheels: list[Path], folder: Path) -> tuple[Path, Path]:
+    """Install wheels in a new environment; return its `bin` and its packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
     words = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", *wheels]
     subprocess.run(words, check=True, timeout=BUILD_WITHIN_S)
     [own] = (folder / "lib").glob("python3*/site-packages")
     (own / "third_parties.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    search = Path("model", "ctc", "search")
-    take_compiled_code(ROOT / search, own / search)
-    return folder / "bin"
+    return folder / "bin", own
 
 
 def take_compiled_code(source: Path, target: Path) -> None:
@@ -163,6 +189,36 @@ def test_the_installed_server_transcribes(installed: Path, tmp_path: Path) -> No
         for path, said in served.items():
             with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
                 assert said in answer.read().decode(), path
+
+
+@pytest.mark.timeout(CODE_WITHIN_S)
+def test_a_wheel_with_code_transcribes_at_once_and_without_a_compiler(
+    installed_with_code: Path, tmp_path: Path
+) -> None:
+    words = [installed_with_code / "python", "-c", WITHOUT_COMPILER, "transcribe", FILES["order"], "--json"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=outside(installed_with_code), capture_output=True, text=True, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert plain(json.loads(done.stdout.splitlines()[-1])["text"]) == text("order")
+    assert after.ru_utime - before.ru_utime < COMPILING_S / 3
+
+
+@pytest.mark.timeout(CODE_WITHIN_S)
+def test_a_processor_without_code_is_compiled_for_with_a_line_that_says_so(
+    installed_with_code: Path, tmp_path: Path
+) -> None:
+    variables = outside(installed_with_code) | {"NUMBA_CPU_NAME": "x86-64-v2"}
+    words = [installed_with_code / "tutti", "transcribe", FILES["order"], "--json"]
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert plain(json.loads(done.stdout.splitlines()[-1])["text"]) == text("order")
+    assert done.stderr.startswith("tutti: compiling for this processor, once for each installation")
+    words = [installed_with_code / "python", "-c", WITHOUT_COMPILER, *words[1:]]
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"tutti: this processor, .* needs numba: pip install 'tutti-asr\[compiler\]'\n", done.stderr)
 
 
 def test_the_installed_demo_recognizes_every_word(installed: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def tutti(blocked, *words, **settings):
     )
 
 
-@pytest.mark.parametrize("blocked", ["torch", "onnxruntime"])
+@pytest.mark.parametrize("blocked", ["torch", "onnx", "onnxruntime"])
 @pytest.mark.parametrize("language", SAMPLES)
 def test_a_recording_is_transcribed_where_it_cannot_be_imported(language, blocked):
     sample = read_manifest(ROOT / "model" / "samples" / SAMPLES[language])[0]

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 from model.lm.cache import cache_dirs
-from model.machine.compiled import source_digest
 from model.machine.instructions import instruction_set
+from model.machine.native import source_digest
 from model.published.compiled.fastconformer.network import FastConformer
 from model.published.compiled.linears import Linear, pack, with_scales
 from model.published.compiled.packed import SUFFIX, PackedLayers, packed_at

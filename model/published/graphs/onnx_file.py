@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from model.errors import PublishedModelError
 
 GRAPH, INITIALIZER = 7, 5  # fields of a model and of a graph
-RAW_DATA, EXTERNAL_DATA = 9, 13  # fields of a tensor
+SIZES, ELEMENT, NAME, RAW_DATA, EXTERNAL_DATA = 1, 2, 8, 9, 13  # fields of a tensor
+FLOAT32 = b"\1"  # content of ELEMENT
 LEAST_BYTES = 1024  # of weights that are mapped; smaller ones stay in the message
 SIZED, NUMBER, FIXED = 2, 0, {1: 8, 5: 4}  # types of a field: length and content, a varint, bytes of the others
 
@@ -35,6 +35,8 @@ class OnnxFile:
     @classmethod
     def read(cls, path: Path) -> OnnxFile:
         """Read a file. Raises: PublishedModelError, OSError."""
+        import onnx
+
         try:
             content, spans = _split(_mapped(path))
             model = onnx.load_model_from_string(content)
@@ -49,8 +51,27 @@ class OnnxFile:
         return cls(model, weights)
 
 
+def float_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
+    """Return the float32 weights in a message by name, stored as raw bytes. Raises: LookupError, ValueError.
+
+    It needs no package, so that the shipped voice-activity model does not.
+    """
+    found: dict[str, NDArray[np.float32]] = {}
+    for graph, _, first, last in _fields(content, 0, len(content)):
+        for part, _, begin, end in _fields(content, first, last) if graph == GRAPH else ():
+            if part == INITIALIZER:
+                fields = [(number, at, until) for number, _, at, until in _fields(content, begin, end)]
+                sizes = [_varint(content, at)[0] for number, at, _ in fields if number == SIZES]
+                spans = {number: content[at:until] for number, at, until in fields}
+                if spans[ELEMENT] == FLOAT32:
+                    found[spans[NAME].decode()] = np.frombuffer(spans[RAW_DATA], np.float32).reshape(sizes)
+    return found
+
+
 def external_files(path: Path) -> tuple[Path, ...]:
     """Return the files next to a graph that hold its weights. Raises: PublishedModelError if one does not exist."""
+    import onnx
+
     try:
         model = onnx.load_model_from_string(_split(_mapped(path))[0])
     except Exception:  # noqa: BLE001  the loader of the graph reports it
@@ -147,7 +168,9 @@ def _place(path: Path, tensor: Any) -> tuple[Path, int, int | None]:
 
 def _array(path: Path, tensor: Any, span: tuple[int, int] | None, maps: dict[Path, Any]) -> NDArray[Any]:
     """Return the weights of a tensor; a copy if their place in the file does not suit their type."""
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    from onnx import helper
+
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     size = math.prod(tensor.dims) * dtype.itemsize
     file, start, length = (path, *span) if span is not None else _place(path, tensor)
     if file not in maps:

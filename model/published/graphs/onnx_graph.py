@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
 from model.errors import PublishedModelError
 
@@ -51,6 +50,8 @@ class OnnxGraph:
 
         Raises: PublishedModelError for graphs with branches, loops or functions.
         """
+        from onnx import helper, numpy_helper
+
         graph = model.graph
         constants = {
             each.name: weights[each.name] if each.name in weights else numpy_helper.to_array(each)
@@ -84,6 +85,8 @@ class OnnxGraph:
 
         Without `weights`, it refers to `large_constants` as external data.
         """
+        from onnx import helper, numpy_helper
+
         used = self.needed([*extra_outputs])
         apart = {} if weights else self.large_constants
         nodes = [
@@ -171,6 +174,8 @@ class OnnxGraph:
 
     def with_sizes(self, shapes: Sequence[Sequence[int | None]]) -> OnnxGraph:
         """Return the graph with these sizes of its inputs, by position; None stands for the number of rows."""
+        from onnx import helper
+
         inputs = tuple(
             helper.make_tensor_value_info(
                 each.name,
@@ -201,6 +206,8 @@ class OnnxGraph:
 
 def _reference(name: str, value: NDArray[Any]) -> Any:
     """Return a tensor whose values are elsewhere."""
+    from onnx import TensorProto, helper
+
     tensor = TensorProto(
         name=name,
         data_type=helper.np_dtype_to_tensor_dtype(value.dtype),

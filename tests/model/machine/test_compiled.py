@@ -15,7 +15,7 @@ from model.checkpoint import GRU
 from model.ctc.search import kernel
 from model.int8 import step
 from model.lm.arpa_rows import parse_rows
-from model.machine import compiled
+from model.machine import compiled, native
 from model.moonshine import step as moonshine
 from model.punctuation.step import tag_words
 from model.speakers import step as speakers_step
@@ -72,7 +72,7 @@ def imported(path):
 
 def test_the_digest_covers_exactly_the_files_with_compiled_functions_and_their_imports():
     """Otherwise an edit of one file leaves its old code in the cache of another one; other files are not listed."""
-    listed = {ROOT / f"{name}.py" for name in compiled.SOURCES}
+    listed = {ROOT / f"{name}.py" for name in native.SOURCES}
     holding = {path for path in ROOT.rglob("*.py") if marked(path)}
     assert len(holding) > 5
     taken = {source for path in holding for source in imported(path)}

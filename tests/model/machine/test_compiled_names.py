@@ -10,8 +10,8 @@ from typing import Any
 from numba.core.dispatcher import Dispatcher
 
 from model.int8.product import WAYS, make_multiply
-from model.machine.compiled import SOURCES
 from model.machine.instructions import instruction_set
+from model.machine.native import SOURCES
 
 
 def reached(function: Any) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from model.machine.instructions import InstructionSet
+from model.machine.native import InstructionSet
 from model.recordings import read_pcm
 from server.resume.tickets import new_key
 from tests.support.audio.speech import samples

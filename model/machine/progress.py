@@ -1,0 +1,54 @@
+"""A line on the terminal that counts the seconds while functions are compiled for this processor."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any, TextIO
+
+from model.machine.compiler import LIBRARY, event
+
+EVERY_S = 1.0
+LINE = "tutti: compiling for this processor, once for each installation: {:.0f} s"
+CLEAR = "\r\x1b[K"  # ECMA-48: erase to the end of the line
+
+
+def show_compilation(output: TextIO = sys.stderr) -> None:
+    """Show on a terminal, from now on, that this process compiles; nothing where shipped code runs, or in a pipe."""
+    if LIBRARY is None and output.isatty():
+        event.register("numba:compile", _Counter(output))
+
+
+class _Counter(event.Listener):  # type: ignore[misc]
+    """Listener of the compiler: shows the line from the start of a compilation to its end, without inner ones."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._compiling: list[Any] = []
+        self._since_s = 0.0
+        self._ended = threading.Event()
+
+    def on_start(self, event: Any) -> None:
+        """Begin the line with the outermost compilation; the seconds are those since the first one."""
+        self._compiling.append(event)
+        if len(self._compiling) == 1:
+            self._since_s = self._since_s or time.monotonic()
+            self._ended = threading.Event()
+            threading.Thread(target=self._count, args=(self._ended,), daemon=True).start()
+
+    def on_end(self, event: Any) -> None:
+        """Erase the line with the end of the outermost compilation."""
+        del event
+        self._compiling.pop()
+        if not self._compiling:
+            self._ended.set()
+
+    def _count(self, ended: threading.Event) -> None:
+        while not ended.wait(EVERY_S):
+            self._write(f"\r{LINE.format(time.monotonic() - self._since_s)}")
+        self._write(CLEAR)
+
+    def _write(self, text: str) -> None:
+        self._output.write(text)
+        self._output.flush()
