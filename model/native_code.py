@@ -3,7 +3,7 @@
 A warm-up of the wheel's own files gives the types of all arguments. Each kind of processor is then compiled for in a
 process of its own, without running the code, and linked by `ld` into one shared library that needs neither numba nor a
 certain version of Python. On Linux on x86-64 the wheel no longer requires numba; elsewhere it compiles at the first
-call.
+call. The language model, which the warm-up stored in its memory layout, is added too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from model.lm.cache import SUFFIX
 from model.machine.native import KINDS, MANIFEST, Kind, kinds_here, source_digest
 
 FOLDER = "model/machine/code"
@@ -47,9 +48,10 @@ def types_of_all() -> Types:
     warm_up.warm_up_published()
     declared: tuple[Any, ...] = (*warm_up.PUBLISHED, multiplied)
     known = warm_up.used_types()
-    names = [each[:2] for each in known]
-    more = [(each.py_func.__module__, each.py_func.__qualname__, [warm_up.types_of(each)]) for each in declared]
-    return sorted((*known, *(each for each in more if each[:2] not in names)), key=lambda each: each[:2])
+    names = [function[:2] for function in known]
+    more = [(point.py_func.__module__, point.py_func.__qualname__, [warm_up.types_of(point)]) for point in declared]
+    all_types = (*known, *(function for function in more if function[:2] not in names))
+    return sorted(all_types, key=lambda function: function[:2])
 
 
 def compile_all(kind: Kind, types: Types, library: Path) -> None:
@@ -67,7 +69,7 @@ def compile_all(kind: Kind, types: Types, library: Path) -> None:
             symbol = f"tutti_{len(objects)}"
             objects.append(object_code(wrap(symbol, compiled), (symbol,), kind.processor, kind.features))
             result = kind_of(compiled.signature.return_type)
-            form = {"symbol": symbol, "arguments": [kind_of(each) for each in signature], "result": result}
+            form = {"symbol": symbol, "arguments": [kind_of(argument) for argument in signature], "result": result}
             forms.setdefault(f"{module}.{name}", []).append(form)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.o" for number in range(len(objects))]
@@ -82,8 +84,9 @@ def compile_all(kind: Kind, types: Types, library: Path) -> None:
 
 
 def build(tree: Path, folder: Path, types: Path | None = None, kinds: Sequence[Kind] = KINDS) -> dict[str, bytes]:
-    """Return the contents of all files by name, made from the sources in `tree`; `folder` is for files in between.
+    """Return the contents of the libraries and of their manifest by name in a wheel; `tree` has the wheel's sources.
 
+    `folder` is for files in between.
     `types`: a file with pickled `Types`; without it a warm-up finds them. Raises: CalledProcessError.
     """
     if types is None:
@@ -99,8 +102,8 @@ def build(tree: Path, folder: Path, types: Path | None = None, kinds: Sequence[K
         built = list(pool.map(build_one, kinds))
     [common] = {json.dumps(forms): forms for _, forms in built}.values()  # the same for all processors
     digests = {kind.name: hashlib.sha256(code).hexdigest() for kind, (code, _) in zip(kinds, built, strict=True)}
-    files = {f"{kind.name}.so": code for kind, (code, _) in zip(kinds, built, strict=True)}
-    return files | {MANIFEST: json.dumps({**common, "libraries": digests}, indent=1).encode()}
+    files = {f"{FOLDER}/{kind.name}.so": code for kind, (code, _) in zip(kinds, built, strict=True)}
+    return files | {f"{FOLDER}/{MANIFEST}": json.dumps({**common, "libraries": digests}, indent=1).encode()}
 
 
 def _run(tree: Path, folder: Path, kind: Kind, *options: str) -> None:
@@ -118,7 +121,7 @@ def _run(tree: Path, folder: Path, kind: Kind, *options: str) -> None:
 
 
 def add_to_wheel(wheel: Path, files: Mapping[str, bytes]) -> None:
-    """Write files to `FOLDER` in a wheel, and restrict its requirement of the compiler to other machines."""
+    """Write files into a wheel, in the place of those of these names; require the compiler on other machines alone."""
     with zipfile.ZipFile(wheel) as archive:
         contents = {entry.filename: archive.read(entry) for entry in archive.infolist()}
         date = archive.infolist()[0].date_time
@@ -127,8 +130,8 @@ def add_to_wheel(wheel: Path, files: Mapping[str, bytes]) -> None:
     contents[metadata] = re.sub(
         rb"(?m)^(Requires-Dist: (?:numba|llvmlite)[^;\n]*)$", rf"\1; {ELSEWHERE}".encode(), contents[metadata]
     )
-    rows = [row for row in contents.pop(record).decode().splitlines() if not row.startswith((FOLDER, metadata))]
-    changed = {metadata: contents[metadata]} | {f"{FOLDER}/{name}": data for name, data in files.items()}
+    changed = {metadata: contents[metadata], **files}
+    rows = [row for row in contents.pop(record).decode().splitlines() if row.split(",")[0] not in changed]
     rows[-1:-1] = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in changed.items()]
     contents |= changed | {record: "".join(f"{row}\n" for row in rows).encode()}
     part = wheel.with_suffix(".part")
@@ -148,22 +151,24 @@ def main() -> None:
     """Build for all kinds and add the code to a wheel, or, in the processes that this starts, do one part of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, nargs="?", metavar="WHEEL", help="wheel of tutti-asr")
-    parser.add_argument("--kind", action="append", choices=[each.name for each in KINDS], help="only this processor")
+    parser.add_argument("--kind", action="append", choices=[kind.name for kind in KINDS], help="only this processor")
     parser.add_argument("--types", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--find-types", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    kinds = [kind for kind in KINDS if asked.kind is None or kind.name in asked.kind]
-    if asked.find_types is not None:
-        asked.find_types.write_bytes(pickle.dumps(types_of_all()))
-    elif asked.types is not None:
-        compile_all(kinds[0], pickle.loads(asked.types.read_bytes()), asked.path)  # noqa: S301 - of this program
+    options = parser.parse_args()
+    kinds = [kind for kind in KINDS if options.kind is None or kind.name in options.kind]
+    if options.find_types is not None:
+        options.find_types.write_bytes(pickle.dumps(types_of_all()))
+    elif options.types is not None:
+        compile_all(kinds[0], pickle.loads(options.types.read_bytes()), options.path)  # noqa: S301 - of this program
     elif not kinds_here({}):
         sys.exit("machine code is built on Linux on x86-64: without it the wheel compiles where it is installed")
     else:
-        with tempfile.TemporaryDirectory() as name, zipfile.ZipFile(asked.path) as wheel:
+        with tempfile.TemporaryDirectory() as name, zipfile.ZipFile(options.path) as wheel:
             wheel.extractall(tree := Path(name) / "tree")
-            add_to_wheel(asked.path, build(tree, Path(name), kinds=kinds))
-        print(f"{asked.path}: {asked.path.stat().st_size / 1e6:.1f} MB")  # noqa: T201
+            files = build(tree, Path(name), kinds=kinds)
+            kept = {path.relative_to(tree).as_posix(): path.read_bytes() for path in sorted(tree.rglob(f"*{SUFFIX}"))}
+            add_to_wheel(options.path, files | kept)  # and the language model in its memory layout
+        print(f"{options.path}: {options.path.stat().st_size / 1e6:.1f} MB")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -71,12 +71,17 @@ def export(root: Path, commit: str, tree: Path) -> None:
 
 
 def build_wheels(tree: Path, out: Path, environment: Mapping[str, str]) -> None:
-    """Build the wheels of server, with its machine code, client and lab. Raises: ReleaseError."""
+    """Build the wheels of server, client and lab. Raises: ReleaseError."""
     for source in (tree, tree / "clients", tree / "lab"):
         words = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
         _run(words, tree, environment)
     [server] = out.glob("tutti_asr-*.whl")
-    _run([sys.executable, "-m", "model.native_code", str(server)], tree, environment)
+    add_machine_code(server, tree, environment)
+
+
+def add_machine_code(wheel: Path, tree: Path, environment: Mapping[str, str]) -> None:
+    """Add code for every kind of processor to the server's wheel; it takes minutes. Raises: ReleaseError."""
+    _run([sys.executable, "-m", "model.native_code", str(wheel)], tree, environment)
 
 
 def write_sboms(tree: Path, out: Path, folder: Path, environment: Mapping[str, str]) -> None:

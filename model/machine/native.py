@@ -147,8 +147,8 @@ def source_digest() -> str:
 
 def allowed_level(environment: Mapping[str, str]) -> int | None:
     """Return the level to which torch's or oneDNN's variable limits the instructions; None: no limit."""
-    asked = [environment.get(name, "").upper() for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")]
-    return min((HELD_BACK[value] for value in asked if value in HELD_BACK), default=None)
+    values = [environment.get(name, "").upper() for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")]
+    return min((HELD_BACK[value] for value in values if value in HELD_BACK), default=None)
 
 
 def kinds_here(environment: Mapping[str, str] = os.environ, cpu_info: Path = CPU_INFO) -> list[Kind]:
@@ -216,55 +216,83 @@ class Library:
 
     def function(self, function: F) -> F:
         """Return the compiled form of a function; it takes the same arguments, by position alone."""
+        name = f"{function.__module__}.{function.__qualname__}"
         variants = [
-            _bind(getattr(self._code, form["symbol"]), form["arguments"], form["result"])
-            for form in self._functions.get(f"{function.__module__}.{function.__qualname__}", ())
+            _bind(name, getattr(self._code, form["symbol"]), form["arguments"], form["result"])
+            for form in self._functions.get(name, ())
         ]
 
-        @functools.wraps(function)
         def call(*arguments: Any) -> Any:
             for variant in variants:
-                status, result = variant(arguments)
-                if status == 0:
-                    return result
-                if status != MISMATCH:
-                    raise RuntimeError(f"{function.__qualname__} failed in compiled code")
-            raise TypeError(f"{function.__module__}.{function.__qualname__} has no shipped code for these arguments")
+                try:
+                    return variant(*arguments)
+                except _Mismatch:
+                    continue
+            raise _Mismatch(name)
 
-        return cast(F, call)
+        return cast(F, functools.wraps(function)(variants[0] if len(variants) == 1 else call))
 
 
-def _bind(code: Any, kinds: Sequence[Any], result: Any) -> Callable[[Sequence[Any]], tuple[int, Any]]:
-    """Return a call of a function: arguments to status and result.
+class _Mismatch(TypeError):
+    """The arguments are not those that the code was compiled for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has no shipped code for these arguments")
+
+
+def _bind(name: str, code: Any, kinds: Sequence[Any], result: Any) -> Callable[..., Any]:
+    """Return a call of a function by its Python arguments.
 
     A kind is `i` (an integer), `d` (a float), `a` (an array), or a list of kinds, of a tuple. A result is None, `i`,
-    `d` or a list of `i`.
+    `d` or a list of `i`. Raises: _Mismatch.
     """
-    converters = [_converter(kind) for kind in kinds]
     types = {"i": ctypes.c_int64, "d": ctypes.c_double, "a": ctypes.py_object}
     taken = [ctypes.c_char_p if isinstance(kind, list) else types[kind] for kind in kinds]
-    code.restype, code.argtypes = ctypes.c_int32, taken
-    if result is None:
-        return lambda arguments: (code(*[f(each) for f, each in zip(converters, arguments, strict=True)]), None)
-    out_type: Any = (ctypes.c_double if result == "d" else ctypes.c_int64) * len(result)
-    code.argtypes = [*taken, ctypes.POINTER(out_type)]
+    packers = [(at, _packer(kind)) for at, kind in enumerate(kinds) if isinstance(kind, list)]
+    whole = [at for at, kind in enumerate(kinds) if kind == "i"]
+    out_type: Any = (ctypes.c_double if result == "d" else ctypes.c_int64) * len(result or ())
+    code.restype, code.argtypes = ctypes.c_int32, taken if result is None else [*taken, ctypes.POINTER(out_type)]
 
-    def call(arguments: Sequence[Any]) -> tuple[int, Any]:
-        out = out_type()
-        status = code(*[f(each) for f, each in zip(converters, arguments, strict=True)], out)
-        return status, tuple(out) if isinstance(result, list) else out[0]
+    def call(*arguments: Any) -> Any:
+        values = list(arguments)
+        if len(values) != len(kinds):
+            raise _Mismatch(name)
+        for at, pack in packers:
+            values[at] = pack(values[at])
+        out = out_type() if result is not None else None
+        if out is not None:
+            values.append(out)
+        try:
+            status = code(*values)
+        except ctypes.ArgumentError:  # integers of numpy
+            for at in whole:
+                values[at] = operator.index(values[at])
+            status = code(*values)
+        if status:
+            raise _Mismatch(name) if status == MISMATCH else RuntimeError(f"{name} failed in compiled code")
+        return out if out is None else tuple(out) if isinstance(result, list) else out[0]
 
     return call
 
 
-def _converter(kind: Any) -> Callable[[Any], Any]:
-    if isinstance(kind, list):
-        layout = struct.Struct("=" + "".join("d" if each == "d" else "q" for each in _flat(kind)))
-        if all(each == "i" for each in kind):
-            return lambda value: layout.pack(*value)
-        return lambda value: layout.pack(*_words(kind, value))
-    converters: dict[str, Callable[[Any], Any]] = {"i": operator.index, "d": float, "a": lambda array: array}
-    return converters[kind]
+def _packer(kinds: Sequence[Any]) -> Callable[[Any], bytes]:
+    """Return the conversion of a tuple to its numbers, 8 bytes each: of an array, the address of the object."""
+    letters = list(_flat(kinds))
+    layout = struct.Struct("=" + "".join("d" if letter == "d" else "q" for letter in letters))
+    if "a" not in letters and len(letters) == len(kinds):
+        return lambda value: layout.pack(*value)
+    last: list[tuple[Any, bytes]] = [((), b"")]  # named tuples are made once and passed at each call
+
+    def pack(value: Any) -> bytes:
+        before, packed = last[0]
+        if before is value:
+            return packed
+        packed = layout.pack(*_words(kinds, value))
+        if type(value) is not tuple:
+            last[0] = value, packed
+        return packed
+
+    return pack
 
 
 def _flat(kinds: Sequence[Any]) -> Iterator[str]:
@@ -276,7 +304,6 @@ def _flat(kinds: Sequence[Any]) -> Iterator[str]:
 
 
 def _words(kinds: Sequence[Any], values: Sequence[Any]) -> Iterator[Any]:
-    """Yield the numbers of a tuple as the code reads them: of an array, the address of the object."""
     for kind, value in zip(kinds, values, strict=True):
         if kind == "a":
             yield id(value)

@@ -26,7 +26,8 @@ I8, I32, I64, F64 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.DoubleType
 ADDRESS = I8.as_pointer()
 ACCEPTED = ("tutti_ndarray", "tutti_memmap")
 """Global variables with the addresses of the types of arrays that are accepted; `tutti_accept` sets them."""
-PROVIDED = frozenset({"malloc", "free", "NRT_MemInfo_alloc_aligned", "NRT_MemInfo_call_dtor"})
+EXACT = {"ceil", "fabs", "floor", "sqrt", "trunc"}  # functions of the C library with the same bits everywhere
+PROVIDED = EXACT | {"malloc", "free", "NRT_MemInfo_alloc_aligned", "NRT_MemInfo_call_dtor"}
 """Functions that shipped code may call: the C library's, and those of `runtime`."""
 # numpy's fields after an object's head of 16 bytes; source: numpy/ndarraytypes.h, PyArrayObject_fields, PyArray_Descr
 TYPE, DATA, AXES, LENGTHS, STEPS, KIND, FLAGS = 8, 16, 24, 32, 40, 56, 64
@@ -45,11 +46,11 @@ class Wrapper:
         module = self.library.create_ir_module(symbol)
         signature = compiled.signature
         results = [] if signature.return_type == types.none else [I64.as_pointer()]
-        taken = [_argument(kind) for kind in signature.args]
-        made = ir.Function(module, ir.FunctionType(I32, [*taken, *results]), symbol)
+        forms = [_argument(kind) for kind in signature.args]
+        made = ir.Function(module, ir.FunctionType(I32, [*forms, *results]), symbol)
         self.builder = ir.IRBuilder(made.append_basic_block())
         self.types = [cgutils.add_global_variable(module, ADDRESS, name) for name in ACCEPTED]
-        values = [self._value(kind, each) for kind, each in zip(signature.args, made.args, strict=False)]
+        values = [self._value(kind, raw) for kind, raw in zip(signature.args, made.args, strict=False)]
         form = self.context.call_conv.get_function_type(signature.return_type, signature.args)
         inner = ir.Function(module, form, compiled.fndesc.llvm_func_name)
         status, result = self.context.call_conv.call_function(
@@ -78,16 +79,16 @@ class Wrapper:
     def _tuple(self, kind: Any, words: Any, at: int) -> tuple[Any, int]:
         """Return a tuple from the words at index `at` on, and the index after them."""
         values = []
-        for each in kind.types:
-            if isinstance(each, types.BaseTuple):
-                value, at = self._tuple(each, words, at)
+        for part in kind.types:
+            if isinstance(part, types.BaseTuple):
+                value, at = self._tuple(part, words, at)
             else:
                 word = self.builder.load(self.builder.gep(words, [I64(at)]))
-                if isinstance(each, types.Array):
+                if isinstance(part, types.Array):
                     word = self.builder.inttoptr(word, ADDRESS)
-                elif isinstance(each, types.Float):
+                elif isinstance(part, types.Float):
                     word = self.builder.bitcast(word, F64)
-                value, at = self._value(each, word), at + 1
+                value, at = self._value(part, word), at + 1
             values.append(value)
         return self.context.make_tuple(self.builder, kind, values), at
 
@@ -95,7 +96,7 @@ class Wrapper:
         """Return an array from the address of the Python object; the function ends if it is of another type."""
         builder = self.builder
         own = self._load(item, TYPE, ADDRESS)
-        one_of = [builder.icmp_unsigned("==", own, builder.load(each)) for each in self.types]
+        one_of = [builder.icmp_unsigned("==", own, builder.load(accepted)) for accepted in self.types]
         self._require(builder.or_(*one_of))
         self._require(builder.icmp_unsigned("==", self._load(item, AXES, I32), I32(kind.ndim)))
         flags = ALIGNED | {"C": C_ORDER, "F": FORTRAN_ORDER, "A": 0}[kind.layout]
@@ -119,8 +120,8 @@ class Wrapper:
         return [self.builder.load(self.builder.gep(first, [I64(at)])) for at in range(count)]
 
     def _load(self, item: Any, offset: int, kind: Any) -> Any:
-        place = self.builder.gep(item, [I64(offset)])
-        return self.builder.load(self.builder.bitcast(place, kind.as_pointer()))
+        field = self.builder.gep(item, [I64(offset)])
+        return self.builder.load(self.builder.bitcast(field, kind.as_pointer()))
 
     def _require(self, condition: Any) -> None:
         with self.builder.if_then(self.builder.not_(condition), likely=False):
@@ -130,11 +131,11 @@ class Wrapper:
         builder = self.builder
         kinds = list(kind.types) if isinstance(kind, types.BaseTuple) else [kind]
         values = cgutils.unpack_tuple(builder, result, len(kinds)) if isinstance(kind, types.BaseTuple) else [result]
-        for at, (each, value) in enumerate(zip(kinds, values, strict=True)):
-            if isinstance(each, types.Float):
+        for at, (part, value) in enumerate(zip(kinds, values, strict=True)):
+            if isinstance(part, types.Float):
                 word = builder.bitcast(value, I64)
             else:
-                word = value if each.bitwidth == I64.width else builder.sext(value, I64)
+                word = value if part.bitwidth == I64.width else builder.sext(value, I64)
             builder.store(word, builder.gep(out, [I64(at)]))
 
 
@@ -152,7 +153,7 @@ def kind_of(kind: Any) -> Any:
     if kind == types.none:
         return None
     if isinstance(kind, types.BaseTuple):
-        return [kind_of(each) for each in kind.types]
+        return [kind_of(part) for part in kind.types]
     for of, letter in ((types.Array, "a"), (types.Float, "d"), (types.Integer | types.Boolean, "i")):
         if isinstance(kind, of):
             return letter
@@ -208,9 +209,9 @@ def object_code(module: Any, exported: tuple[str, ...], processor: str, features
     """Compile a module for a processor, with every function but the exported ones internal to it."""
     target = binding.Target.from_triple(binding.get_process_triple())
     machine = target.create_target_machine(cpu=processor, features=features, opt=3, reloc="pic", codemodel="default")
-    for each in (*module.functions, *module.global_variables):
-        if not each.is_declaration and each.name not in exported:
-            each.linkage = "internal"
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration and value.name not in exported:
+            value.linkage = "internal"
     passes = binding.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
     passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(3)))

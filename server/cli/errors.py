@@ -85,10 +85,10 @@ class OneLineErrors(TyperGroup):
                 if of_file is None:
                     raise
                 fail(f"{of_file.filename}: {of_file.strerror}")
-            except ImportError as error:
-                from model.errors import MissingPackage
+            except Exception as error:  # of a model, from an import: a package is missing, or machine code damaged
+                from model.errors import ModelError
 
-                if not isinstance(error, MissingPackage):
+                if not isinstance(error, ModelError):
                     raise
                 fail(error)
 

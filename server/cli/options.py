@@ -304,18 +304,11 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
 
 def announce_compilation() -> None:
-    """Say on standard error that the first start compiles, and count the seconds on a terminal.
+    """Say on standard error that the first start compiles, and count the seconds on a terminal."""
+    from model.ctc.search import kernel
+    from model.machine.compiled import is_cached
+    from model.machine.progress import show_compilation
 
-    Ends the command where nothing can compile for this processor.
-    """
-    from model.errors import ModelError
-
-    try:
-        from model.ctc.search import kernel
-        from model.machine.compiled import is_cached
-        from model.machine.progress import show_compilation
-    except ModelError as error:
-        fail(error)
     if not is_cached(kernel.advance_streams):
         complain("compiling for this processor, once for each installation; this takes about a minute")
         show_compilation()

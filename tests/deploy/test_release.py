@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from deploy.release import build
 from deploy.release.build import LOCKS, SUMS, ReleaseError, release
 from deploy.release.versions import version
 from tests.support.audio.speech import ROOT
@@ -67,6 +69,14 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(folder, "add", "--all", "--force")
     git(folder, "commit", "--quiet", "--message=release")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_machine_code() -> Iterator[None]:
+    """Leave it out, which takes minutes; tests/model/machine/test_native.py builds some of it twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "add_machine_code", lambda wheel, _tree, _environment: zipfile.ZipFile(wheel).testzip())
+        yield
 
 
 @pytest.fixture(scope="module")
