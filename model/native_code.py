@@ -42,11 +42,12 @@ Types = Sequence[tuple[str, str, Sequence[Any]]]
 def types_of_all() -> Types:
     """Return the types of all entry points of a server, of which most are run."""
     from model import warm_up
+    from model.int8.memory import follow
     from model.int8.product import multiplied
 
     warm_up.main([])
     warm_up.warm_up_published()
-    declared: tuple[Any, ...] = (*warm_up.PUBLISHED, multiplied)
+    declared: tuple[Any, ...] = (*warm_up.PUBLISHED, multiplied, follow)
     known = warm_up.used_types()
     names = [function[:2] for function in known]
     more = [(point.py_func.__module__, point.py_func.__qualname__, [warm_up.types_of(point)]) for point in declared]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numba
 import numpy as np
 
 from model.facts import AcousticModel
+from model.int8.memory import follow
 
 WARM_UP, RUNS = 5, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -102,11 +102,11 @@ def read_ns(size: int) -> list[float]:
     Each read yields the address of the next, in random order, so that prefetching has no effect.
     """
     chain = _chain(size)
-    _follow(chain, len(chain))  # compiles the loop and fills the caches
+    follow(chain.ctypes.data, len(chain))  # compiles the loop and fills the caches
     found: list[float] = []
     for _ in range(ROUNDS):
         began = time.perf_counter_ns()
-        _follow(chain, READS)
+        follow(chain.ctypes.data, READS)
         found.append((time.perf_counter_ns() - began) / READS)
     return found
 
@@ -117,11 +117,3 @@ def _chain(size: int) -> np.ndarray:
     chain = np.empty(len(order), np.int64)
     chain[order] = np.roll(order, -1)
     return chain
-
-
-@numba.njit
-def _follow(chain: np.ndarray, reads: int) -> int:
-    at = 0
-    for _ in range(reads):
-        at = chain[at]
-    return at

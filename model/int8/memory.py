@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.machine.compiled import ZERO, entry_point, int64_at
+
 ALIGNED = 64  # bytes, a cache line
 
 
@@ -43,3 +45,12 @@ class KeptArrays:
         place[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
         self._kept.append(place)
         return int(place.ctypes.data)
+
+
+@entry_point
+def follow(chain: int, reads: int) -> int:
+    """Read `reads` times from the 64-bit integers at `chain`, each the index of the next; return the last one."""
+    indices, at = int64_at(chain), ZERO
+    for _ in range(reads):
+        at = indices[at]
+    return int(at)

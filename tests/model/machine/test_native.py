@@ -27,16 +27,29 @@ from tests.support.audio.speech import ROOT
 FLAGS = {kind.name: " ".join(sorted(kind.flags)) for kind in KINDS}
 BUILT_WITHIN_S = 300.0
 
-PROGRAM = """
+WITHOUT = """
 import sys
 from pathlib import Path
 
-import numpy as np
-
-sys.modules["numba"] = sys.modules["llvmlite"] = None  # importing them fails
+sys.modules["numba"] = sys.modules["llvmlite"] = sys.modules["onnx"] = sys.modules["onnxruntime"] = None
 from model.machine import native
 native.FOLDER = Path(sys.argv[1])
+"""
+"""The start of a program that cannot import what a wheel with code does not require."""
 
+EVERY_MODULE = """
+import importlib, pkgutil
+import batching, model, server
+
+for package in (batching, model, server):
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not found.name.startswith(tuple(sys.argv[2].split())) and not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+"""
+OF_EXTRAS = "model.gpu model.machine.native_wrapper model.torch server.recognition.tracing server.tools.sherpa"
+"""Modules of other extras, and the one that compiles shipped code."""
+
+PROGRAM = """
 from model import levels
 from model.ctc.search import kernel
 from model.lm import arpa_rows
@@ -143,8 +156,8 @@ def folder(tmp_path_factory):
     return made
 
 
-def run(folder: Path, **variables: str) -> list[str]:
-    words = [sys.executable, "-c", PROGRAM, str(folder)]
+def run(folder: Path, program: str, *words: str, **variables: str) -> list[str]:
+    words = [sys.executable, "-c", WITHOUT + program, str(folder), *words]
     done = subprocess.run(
         words, cwd=ROOT, env={"PATH": "", **variables}, capture_output=True, text=True, timeout=60, check=False
     )
@@ -158,9 +171,15 @@ def test_shipped_code_computes_the_same_bits_without_the_compiler(folder):
     expected = [str(line) for line in results(levels, kernel, arpa_rows, features)]
     best = kinds_here({})[0]
     for variables, kind in (({}, best), ({"ATEN_CPU_CAPABILITY": "default"}, KINDS[-1])):
-        first, *lines = run(folder, **variables)
+        first, *lines = run(folder, PROGRAM, **variables)
         assert first == f"{kind.instructions} True {folder}"
         assert lines == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILT_WITHIN_S)
+def test_no_module_imports_what_a_wheel_with_code_does_not_require(folder):
+    assert run(folder, EVERY_MODULE, OF_EXTRAS) == []
 
 
 @pytest.mark.slow
