@@ -65,6 +65,8 @@ def float_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
                 spans = {number: content[at:until] for number, at, until in fields}
                 if spans[ELEMENT] == FLOAT32:
                     found[spans[NAME].decode()] = np.frombuffer(spans[RAW_DATA], np.float32).reshape(sizes)
+    if not found:
+        raise ValueError("it has no weights")
     return found
 
 
