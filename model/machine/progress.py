@@ -1,7 +1,9 @@
-"""A line on the terminal that counts the seconds while functions are compiled for this processor."""
+"""A line on the terminal that counts the seconds while functions are compiled for this processor; Ctrl-C ends that."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -11,13 +13,19 @@ from model.machine.compiler import LIBRARY, event
 
 EVERY_S = 1.0
 LINE = "tutti: compiling for this processor, once for each installation: {:.0f} s"
+INTERRUPTED = 128 + signal.SIGINT  # as shells report it
 CLEAR = "\r\x1b[K"  # ECMA-48: erase to the end of the line
 
 
-def show_compilation(output: TextIO = sys.stderr) -> None:
-    """Show on a terminal, from now on, that this process compiles; nothing where shipped code runs, or in a pipe."""
-    if LIBRARY is None and output.isatty():
-        event.register("numba:compile", _Counter(output))
+def show_compilation(output: TextIO | None = None) -> None:
+    """Show on a terminal, from now on, that this process compiles, and let Ctrl-C end it in the middle of a function.
+
+    Call it in the main thread; `output`: None for standard error. Where shipped code runs it does nothing.
+    """
+    if LIBRARY is None:
+        counter = _Counter(output or sys.stderr)
+        event.register("numba:compile", counter)
+        signal.signal(signal.SIGINT, counter.interrupt)
 
 
 class _Counter(event.Listener):  # type: ignore[misc]
@@ -44,11 +52,19 @@ class _Counter(event.Listener):  # type: ignore[misc]
         if not self._compiling:
             self._ended.set()
 
+    def interrupt(self, number: int, frame: Any) -> None:
+        """End the process while it compiles, in whichever thread: a compilation cannot be cancelled."""
+        if not self._compiling:
+            signal.default_int_handler(number, frame)
+        self._write(CLEAR)
+        os._exit(INTERRUPTED)
+
     def _count(self, ended: threading.Event) -> None:
         while not ended.wait(EVERY_S):
             self._write(f"\r{LINE.format(time.monotonic() - self._since_s)}")
         self._write(CLEAR)
 
     def _write(self, text: str) -> None:
-        self._output.write(text)
-        self._output.flush()
+        if self._output.isatty():
+            self._output.write(text)
+            self._output.flush()

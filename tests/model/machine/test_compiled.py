@@ -15,7 +15,7 @@ from model.checkpoint import GRU
 from model.ctc.search import kernel
 from model.int8 import step
 from model.lm.arpa_rows import parse_rows
-from model.machine import compiled, native
+from model.machine import compiled, native, progress
 from model.moonshine import step as moonshine
 from model.punctuation.step import tag_words
 from model.speakers import step as speakers_step
@@ -48,12 +48,15 @@ def test_code_counts_as_cached_for_the_processor_that_it_was_compiled_for(monkey
 
 
 def test_a_first_command_says_that_it_compiles(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(progress, "show_compilation", lambda: shown.append("a line"))
     announce_compilation()
-    assert capsys.readouterr().err == ""
+    assert (capsys.readouterr().err, shown) == ("", [])
     monkeypatch.setattr(compiled, "is_cached", lambda _: False)
     announce_compilation()
     said = capsys.readouterr().err
     assert said == "tutti: compiling for this processor, once for each installation; this takes about a minute\n"
+    assert shown == ["a line"]
 
 
 def marked(path):

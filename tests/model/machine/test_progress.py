@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import threading
 
 import numba
@@ -30,8 +31,10 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def listeners(monkeypatch):
-    registered = {name: [*found] for name, found in event._registered.items()}
+    registered = {name: [*known] for name, known in event._registered.items()}
+    interrupt = signal.getsignal(signal.SIGINT)
     yield event._registered["numba:compile"]
+    signal.signal(signal.SIGINT, interrupt)
     event._registered.clear()
     event._registered.update(registered)
 
@@ -74,9 +77,35 @@ def test_seconds_count_from_the_first_compilation(monkeypatch):
     assert "installation: 12 s" in terminal.getvalue()
 
 
-@pytest.mark.parametrize("shipped", [True, False])
-def test_a_pipe_and_shipped_code_need_no_line(shipped, listeners, monkeypatch):
-    before = len(listeners)
-    monkeypatch.setattr(progress, "LIBRARY", object() if shipped else None)
-    progress.show_compilation(Terminal() if shipped else io.StringIO())
-    assert len(listeners) == before
+def test_a_pipe_gets_no_line(monkeypatch):
+    monkeypatch.setattr(progress, "EVERY_S", 0.001)
+    pipe = io.StringIO()
+    counter = progress._Counter(pipe)
+    before = set(threading.enumerate())
+    counter.on_start(None)
+    (counting,) = set(threading.enumerate()) - before
+    counter.on_end(None)
+    counting.join(10)
+    assert pipe.getvalue() == ""
+
+
+def test_shipped_code_needs_no_line(listeners, monkeypatch):
+    before = len(listeners), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(progress, "LIBRARY", object())
+    progress.show_compilation(Terminal())
+    assert (len(listeners), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_ctrl_c_ends_a_compilation_and_interrupts_other_work_as_usual(monkeypatch):
+    ended = []
+    monkeypatch.setattr(progress.os, "_exit", ended.append)
+    terminal = Terminal()
+    counter = progress._Counter(terminal)
+    with pytest.raises(KeyboardInterrupt):
+        counter.interrupt(signal.SIGINT, None)
+    assert ended == []
+    counter.on_start(None)
+    counter.interrupt(signal.SIGINT, None)
+    counter.on_end(None)
+    assert ended == [130]
+    assert terminal.getvalue().startswith(progress.CLEAR)
