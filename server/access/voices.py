@@ -107,7 +107,7 @@ class VoiceFolder:
         return voice
 
     def every(self) -> list[EnrolledVoice]:
-        """Return all voices, by name and key. Raises: OSError; ValueError for a file that is none."""
+        """Return all voices, by name and key. Raises: OSError; ValueError for a file of another kind."""
         voices = [_decode(file.read_bytes()) for file in self._path.glob(f"*{SUFFIX}")]
         return sorted(voices, key=lambda voice: (voice.name, voice.key))
 

@@ -70,7 +70,7 @@ def _vectors(weights: SpeakerWeights, pcm: NDArray[np.int16]) -> _Voiced:
 
 def _check_one_voice(files: Sequence[Path], by_file: Sequence[_Voiced]) -> None:
     """Raises: NotEnrolled if one file has two voices, or two files have different ones."""
-    advice = "enroll one voice at a time, from recordings in which nobody else speaks"
+    advice = "enroll one voice at a time, from recordings in which no one else speaks"
     voiced = [(file, one) for file, one in zip(files, by_file, strict=True) if len(one.vectors)]
     for file, one in voiced:
         labels = speakers_of_recording(one.vectors)

@@ -25,7 +25,7 @@ from tests.support.servers.front_ends import ENGINE_HOST, RAW, FrontEnds
 from tutti_asr_client.files.audio import read_pcm
 
 KEY, OTHER = "key-of-the-bank", "key-of-the-shop"
-NAME, DAMAGED, FOREIGN, NOBODY = "zebulon-4711", "damaged-4712", "foreign-4713", "nobody-4714"
+NAME, DAMAGED, FOREIGN, UNKNOWN = "zebulon-4711", "damaged-4712", "foreign-4713", "unknown-4714"
 KNOWN = "Quetzalcoatl"  # of a reference in a request
 RECORDING = SAMPLES.parent / "number.flac"
 
@@ -109,7 +109,7 @@ def test_nothing_of_a_voice_is_given_out(
         searched.live(NAME)
         searched.live(NAME, resumable="true", diarize="true")
         searched.live(NAME, speaker_only="true")
-        for name in (DAMAGED, FOREIGN, NOBODY):
+        for name in (DAMAGED, FOREIGN, UNKNOWN):
             searched.live(name)
             assert searched.post(f"/v1/listen?speaker={name}", content=recording).status_code == 400
         assert searched.post(f"/v1/listen?speaker={NAME}", content=recording).status_code == 200
@@ -134,7 +134,7 @@ def test_nothing_of_a_voice_is_given_out(
     assert "Ticket" in given_out
     vectors = of_vector(stored.vector)
     assert all(len(text) >= 7 for text in vectors)
-    for hidden in vectors | {NAME, DAMAGED, FOREIGN, NOBODY, str(path / NAME), reference[30:80]}:
+    for hidden in vectors | {NAME, DAMAGED, FOREIGN, UNKNOWN, str(path / NAME), reference[30:80]}:
         for where in (lines, metrics, records, given_out):
             assert hidden not in where, hidden
     for where in (lines, metrics, records):

@@ -1,10 +1,9 @@
-"""Diarization by the options of LiveKit's and Pipecat's clients, unmodified, and one voice by our own parameter."""
+"""Diarization by the options of LiveKit's and Pipecat's clients, unmodified."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -45,27 +44,14 @@ def test_livekits_option_names_the_speaker_of_each_final(
     assert finals[0]["speaker"] == "S0"
 
 
-def of_pipecat(server: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken, **settings: Any) -> Connection:
-    """Stream two recordings; check that the client's frames have the speakers of the wire. Returns: the connection."""
-    before = relay(server)
+def test_pipecats_setting_gives_speakers_in_the_result_of_a_frame(
+    speaking: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken
+) -> None:
+    before = relay(speaking)
     steps = [("push", spoken(*AUDIO)), ("wait", "final", 2)]
-    events = pipecat.run("stream", host=before.host, key=KEY, steps=steps, options={"settings": settings})
+    options = {"settings": {"diarize": True}}
+    events = pipecat.run("stream", host=before.host, key=KEY, steps=steps, options=options)
     finals = [event for event in events if event["event"] == "final"]
     assert plain(" ".join(event["text"] for event in finals)) == text(*SAID)
     assert [event["speakers"] for event in finals] == speakers_on_the_wire(before.only())
     assert finals[0]["speakers"][0] == 0
-    return before.only()
-
-
-def test_pipecats_setting_gives_speakers_in_the_result_of_a_frame(
-    speaking: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken
-) -> None:
-    of_pipecat(speaking, relay, pipecat, spoken, diarize=True)
-
-
-def test_pipecat_passes_our_own_parameter_on(
-    speaking: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken
-) -> None:
-    stream = of_pipecat(speaking, relay, pipecat, spoken, extra={"speaker": "first"})
-    words = [word for frame in stream.results for word in frame["channel"]["alternatives"][0]["words"]]
-    assert all(word.get("other_voice", False) == (word["speaker"] != 0) for word in words)

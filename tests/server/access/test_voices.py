@@ -17,7 +17,7 @@ from server.access.voices import OTHER_WEIGHTS, UNKNOWN, UNREADABLE, VoiceFolder
 from server.errors import BadParameter, SettingsError
 
 BANK, SHOP = Key(b"1" * 32, "bank"), Key(b"2" * 32, "shop")
-NAMELESS, NOBODY = Key(b"3" * 32), Key(b"", "anybody")
+NAMELESS, KEYLESS = Key(b"3" * 32), Key(b"", "anybody")
 FIRST, SECOND = (row.tobytes() for row in np.eye(256, dtype=np.float32)[:2])
 
 
@@ -37,7 +37,7 @@ def test_a_voice_of_a_key_is_for_this_key_alone(folder: VoiceFolder) -> None:
     folder.add("ada", NAMELESS.id, SECOND, 21.0)
     assert folder.find("ada", BANK) == FIRST
     assert folder.find("ada", NAMELESS) == SECOND
-    texts = {refusal(folder, name, key) for name in ("ada", "nobody", "../ada", "") for key in (SHOP, NOBODY, None)}
+    texts = {refusal(folder, name, key) for name in ("ada", "unknown", "../ada", "") for key in (SHOP, KEYLESS, None)}
     assert texts == {UNKNOWN}, "a foreign name and none are refused alike"
 
 
@@ -50,7 +50,7 @@ def test_other_keys_files_are_not_touched(folder: VoiceFolder) -> None:
 
 def test_a_keys_own_voice_comes_before_one_for_every_key(folder: VoiceFolder) -> None:
     folder.add("ada", "", FIRST, 21.0)
-    assert [folder.find("ada", key) for key in (BANK, NOBODY, None)] == [FIRST] * 3
+    assert [folder.find("ada", key) for key in (BANK, KEYLESS, None)] == [FIRST] * 3
     folder.add("ada", "bank", SECOND, 21.0)
     assert [folder.find("ada", key) for key in (BANK, SHOP, None)] == [SECOND, FIRST, FIRST]
     folder.delete("ada", "")
@@ -60,7 +60,7 @@ def test_a_keys_own_voice_comes_before_one_for_every_key(folder: VoiceFolder) ->
 
 def test_a_server_without_keys_has_only_voices_for_every_key(folder: VoiceFolder) -> None:
     folder.add("ada", "anybody", FIRST, 21.0)
-    assert refusal(folder, "ada", NOBODY) == UNKNOWN
+    assert refusal(folder, "ada", KEYLESS) == UNKNOWN
 
 
 def test_files_are_for_their_owner_alone_and_hold_no_audio(folder: VoiceFolder, tmp_path: Path) -> None:
