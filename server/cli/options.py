@@ -220,7 +220,9 @@ LanguageOption = Annotated[
     str | None,
     typer.Option(help="Spoken language: en or zh; with --url, any that the server offers. Default: en."),
 ]
-GrammarOption = Annotated[str | None, typer.Option(help="Restrict recognition to one grammar: digits. Default: none.")]
+GrammarOption = Annotated[
+    str | None, typer.Option(help="Restrict recognition to one grammar: digits, alphanumeric. Default: none.")
+]
 GrammarsOption = Annotated[
     Path | None, typer.Option(help="Folder of additional grammars, LANGUAGE-NAME.arpa. Default: none.")
 ]

@@ -33,7 +33,7 @@ class Request:
         """
         options = replace(self.options, redact=self.options.redact | frozenset(redact))
         style = self.style.with_own(own, options.redact, settled_only=options.interim_stability == "high")
-        style = replace(style, written=written)
+        style = replace(style.with_grammar(options.grammar), written=written)
         return replace(self, options=options, style=style)
 
 

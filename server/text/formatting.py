@@ -24,8 +24,9 @@ from server.text.numbers.number_words import is_row
 from server.text.own_forms import MARKS as FORM_MARKS
 from server.text.own_forms import NO_OWN_FORMS, OwnForms
 from server.text.redaction_kinds import SHORTEST, Redaction
-from server.text.written_forms import FLUENT, Speech, written_forms
+from server.text.written_forms import FLUENT, Speech, spelled_code, written_forms
 
+ALPHANUMERIC = "alphanumeric"  # name of the grammar of spelled codes
 AFTER_DIGITS = ("",)  # `opening` after a segment of digits only, which has no period
 OPENING_WORDS = 16  # words kept of an incomplete sentence: the tagger's context on one side
 
@@ -39,6 +40,7 @@ class Style:
     english: bool = True  # other languages are punctuated by rules only
     written: bool = False  # the model writes capitals and marks: they are kept, and no others are added
     own: OwnForms = NO_OWN_FORMS
+    codes: bool = False  # a segment is one spelled code, and `numerals` writes it so
     settled_only: bool = False  # an unfinished segment ends before a phrase of `own` that may be unfinished
 
     @property
@@ -61,6 +63,11 @@ class Style:
         if redact:
             own = own.with_fewer_digits(min(SHORTEST[kind] for kind in redact))
         return replace(self, own=own, settled_only=settled_only)
+
+    def with_grammar(self, grammar: str) -> Style:
+        """Return this formatting for words of a grammar: a spelled code has no marks."""
+        codes = grammar == ALPHANUMERIC
+        return replace(self, codes=codes, punctuate=self.punctuate and not codes)
 
 
 PLAIN = Style()
@@ -211,6 +218,8 @@ def _written(words: Sequence[Word], style: Style, speech: Speech) -> list[tuple[
 
 def _numerals(words: Sequence[Word], style: Style, speech: Speech) -> list[Span]:
     """Return the written forms of numbers. A mark that the model wrote separates two, as a pause does, and is kept."""
+    if style.codes and words:
+        return [Span(0, len(words), spelled_code([word.text for word in words]))]
     if not style.written:
         return written_forms(words, english=style.english, speech=speech)
     plain: list[Word] = []

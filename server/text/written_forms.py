@@ -7,8 +7,10 @@ are rules: docs/decisions/decoding.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from model.ctc.words import Word
 from model.text.letters import has_ideographs
@@ -17,7 +19,7 @@ from server.text.line import PAUSE_S, Line, Span, whole_words
 from server.text.numbers.calendar import MONTHS, times_and_dates, two_digits
 from server.text.numbers.chinese_numerals import chinese_numbers
 from server.text.numbers.numerals import SMALL, numbers, together
-from server.text.numbers.spoken_digits import DIGITS, ORDINALS, TEENS, TENS
+from server.text.numbers.spoken_digits import DIGITS, ORDINALS, TEENS, TENS, digits_of
 
 _CURRENCIES = {
     "dollar": "$", "dollars": "$", "euro": "€", "euros": "€", "pound": "£", "pounds": "£", "yen": "¥", "rupee": "₹",
@@ -73,6 +75,10 @@ _FRACTION = whole_words(
 _ALWAYS = whole_words("twenty four seven")
 _RADIO = whole_words(rf"point {_DIGIT} (?P<band>[fa] m)")
 _CODE = whole_words(rf"(?:{_DIGIT}|[a-z])(?: (?:{_DIGIT}|[a-z])){{2,}}")
+AS_IN = re.compile(r"\b([a-z]) (?:as in (?:x ray|[a-z']+)|(?:for|like) \1[a-z']*(?: ray)?|(?<=x )ray)")
+"""A letter with a word that begins with it: "b as in bravo", "b for bravo"."""
+_SIGNS = {"dash": "-", "hyphen": "-", "slash": "/", "dot": ".", "underscore": "_"}
+TIMES = {"double": 2, "triple": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,23 @@ def _is_letter(word: str) -> bool:
 
 def _digit(word: str) -> str:
     return DIGITS.get(word, "0")
+
+
+def spelled_code(texts: Sequence[str]) -> str:
+    """Return words of the grammar `alphanumeric` as one code: "b as in bravo double two" and "bravo two two" are B22.
+
+    A word with other signs than letters, such as a masked number, stays as it is.
+    """
+    said, times = list[str](), 1
+    for word in AS_IN.sub(lambda match: match[1], " ".join(texts)).split():
+        said += [word] * (0 if word in TIMES else times)
+        times = TIMES.get(word, 1)
+    groups = groupby(said, key=lambda word: word in _NUMBER_WORDS or word == "oh")
+    return "".join(digits_of(list(group)) if digits else "".join(map(_sign, group)) for digits, group in groups)
+
+
+def _sign(word: str) -> str:
+    return _SIGNS.get(word) or (word[0].upper() if word.isalpha() else word)
 
 
 @dataclass(frozen=True, slots=True)

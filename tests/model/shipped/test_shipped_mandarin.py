@@ -44,6 +44,14 @@ def test_the_digits_grammar_writes_digits_alone() -> None:
     assert set("".join(texts(SPOKEN, grammar="digits"))) <= set("零一幺二三四五六七八九")
 
 
+def test_the_alphanumeric_grammar_writes_a_code() -> None:
+    spoken = [utterance for utterance in samples() if utterance.audio.stem in {"number", "seven"}]
+    number, seven = sorted(texts(spoken, checkpoint.SHIPPED, grammar="alphanumeric", smart_format=True), key=len)[::-1]
+    assert number.isalnum()
+    assert number.endswith("062")
+    assert seven == "7"
+
+
 def test_the_english_digits_grammar_writes_digits_alone() -> None:
     spoken = [utterance for utterance in samples() if utterance.audio.stem in {"number", "seven", "name"}]
     words = " ".join(texts(spoken, checkpoint.SHIPPED, grammar="digits")).split()

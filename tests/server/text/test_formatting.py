@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc.words import Word, joined
-from server.text.formatting import PLAIN, Sentences, Style, format_words
+from server.text.formatting import ALPHANUMERIC, PLAIN, Sentences, Style, format_words
 from server.text.line import PAUSE_S
 
 SMART = Style(punctuate=True, numerals=True)
 PUNCTUATE = Style(punctuate=True)
 NUMERALS = Style(numerals=True)
+CODES = SMART.with_grammar(ALPHANUMERIC)
 
 
 def say(text: str, gap_s: float = 0.05) -> list[Word]:
@@ -52,6 +53,10 @@ def shown(text: str, style: Style) -> str:
         (NUMERALS, "the twenty first century", "the 21st century"),
         (SMART, "one hundred and five people came", "105 people came."),
         (SMART, "it costs twenty", "It costs 20."),
+        (CODES, "b as in bravo four two", "B42"),
+        (CODES, "b for boy forty two oh dash double x triple seven", "B420-XX777"),
+        (CODES, "x ray x as in x ray yankee [NUMBER_1] nine", "XXY[NUMBER_1]9"),
+        (PUNCTUATE.with_grammar(ALPHANUMERIC), "bravo four", "bravo four"),
     ],
 )
 def test_formatted_text(style: Style, text: str, expected: str) -> None:
