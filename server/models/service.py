@@ -30,6 +30,7 @@ from server.recognition.request import (
     RESUMABLE,
     REWIND,
     SPEAKERS,
+    WAIT,
     Feature,
     Request,
     check_features,
@@ -152,7 +153,7 @@ class ModelService:
             options,
             sample_rate=options.sample_rate or self.config.sample_rate,
             finals=options.finals or default,
-            number_language=number_language(self.spoken(options.language)) if options.redact else None,
+            number_language=number_language(self.spoken(options.language)),
             language=None if options.language is None else tag_of(options.language),
             prompts=self.facts.prompts,
             forks=options.forks and not is_excluded(FORKS, request),
@@ -188,6 +189,10 @@ class ModelService:
                 f"ticket holds at most {MOST_STATE_BYTES / 2**20:g} MiB; leave it out"
             )
         if number_language(self.spoken(request.options.language)) is None:
+            lacking[WAIT] = (
+                f"wait_in_numbers: unfinished numbers are known in English and Mandarin only, and the words of model "
+                f"{self.name!r} may be of another language; leave it out"
+            )
             lacking[REDACT] = (
                 f"redact: numbers are masked in English and Mandarin only, and the words of model {self.name!r} may be "
                 "of another language; select an English or Mandarin model"

@@ -34,7 +34,8 @@ REDACT = "redact"  # supported by protocols that list it
 UTTERANCES = "utterances"
 NEVER_IGNORED = (REDACT, "callback")  # name prefixes; ignoring these could expose text that must not be exposed
 RECEIPT = "receipt"  # ours
-OTHER_VERSION = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "language_hints"})
+WAIT = "wait_in_numbers"  # ours
+OTHER_VERSION = frozenset({"backchannel", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "language_hints"})
 """Parameters that only `/v2/listen` has."""
 
 FEATURES = frozenset({
@@ -53,7 +54,7 @@ SPEAKERS = frozenset({
 LISTEN = SPEAKERS | frozenset({
     "endpointing", "finals", "grammar", "interim_stability", "keyterm", "keywords", "latency", "latency_budget_ms",
     "multichannel", "numerals", "paragraphs", "punctuate", RECEIPT, "rest", "resumable", "rewind", "smart_format",
-    "stable_words", "step_results", UTTERANCES, "utt_split", "utterance_end_ms", "vad_events",
+    "stable_words", "step_results", UTTERANCES, "utt_split", "utterance_end_ms", "vad_events", WAIT,
 })  # fmt: skip
 """Features of `/v1/listen`: refused on a path that lacks them."""
 

@@ -68,6 +68,7 @@ SMART = Feature("endpointing=smart", lambda request: request.options.scored_end,
 STABLE_WORDS = Feature("stable_words", lambda request: request.options.tell_stable, live_only=True)
 MULTICHANNEL = Feature("multichannel", lambda request: request.options.streams > 1)
 FORKS = Feature("early words of turns", lambda request: request.options.forks, live_only=True)
+WAIT = Feature("wait_in_numbers", lambda request: request.options.wait_in_numbers, live_only=True)
 REST = Feature("rest", lambda request: request.options.rest is not False)
 NUMBER_TERMS = Feature(
     "redact and key terms that have numbers", lambda request: request.options.redact and _has_number(request)
@@ -75,7 +76,7 @@ NUMBER_TERMS = Feature(
 SPEAKERS = Feature("diarize", lambda request: request.options.speakers)
 PACKED = Feature("an encoding that is compressed or in a container", lambda request: request.form.encoding not in PLAIN)
 
-FEATURES = (GRAMMAR, ACCURATE, REWIND, REDACT, RECEIPT, RESUMABLE, UTTERANCES, SMART, SPEAKERS)
+FEATURES = (GRAMMAR, ACCURATE, REWIND, REDACT, RECEIPT, RESUMABLE, UTTERANCES, SMART, SPEAKERS, WAIT)
 """Features that may be refused, in the order in which they are checked."""
 
 

@@ -66,7 +66,8 @@ class SessionOptions:
     grammar: str = ""  # name of one of the model's grammars; "": none
     finals: Finals | None = None  # None: the server's default, which `ModelService.session` sets
     redact: frozenset[Redaction] = frozenset()  # numbers that are masked in all results
-    number_language: NumberLanguage | None = None  # of masked numbers: `ModelService.session` sets it; None: English
+    number_language: NumberLanguage | None = None  # of masked and unfinished ones; `ModelService.session` sets it
+    wait_in_numbers: bool | None = None  # with `scored_end`; None: if the language's number words are known
     finals_at_end: bool = False  # with `redact`: finals are output when the session closes, masked by what follows them
     rewind_s: float = 0.0  # of finals that can be decoded again
     spoken_order: bool = False  # finals of several channels in the order in which they were said
@@ -121,4 +122,5 @@ def endpoint_rules(options: SessionOptions, limits: Limits, lookahead_s: float) 
         partial_interval_s=options.partial_interval_ms / 1_000,
         scored=options.scored_end,
         lookahead_s=lookahead_s,
+        numbers=None if options.wait_in_numbers is False else options.number_language,
     )

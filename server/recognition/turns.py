@@ -5,7 +5,8 @@ the stream is forked in pauses, silence is measured in the audio, and the early 
 fork. The stream outputs the same words later by the model's delay; they then belong to the ended turn. Without forks,
 silence is measured up to where words are known, so both ends are later by that delay, and the audio must be silent as
 long by its level: a word may have been said whose text is not known yet. The score of an end of turn is that of
-`model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one.
+`model.turn_ends.score`: it grows with silence, and with the answer of a turn model if there is one. After words that
+end inside a number, silence counts only from `server.text.unfinished.wait_s` on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from model.ctc.words import Word
 from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
 from server.recognition.segments.endpointing import ROUNDING, ScoredEnd, is_silent
+from server.text.acknowledgements import may_acknowledge, only_acknowledges
+from server.text.redaction_kinds import NumberLanguage
+from server.text.unfinished import LAST_WORDS, wait_s
 
 UPDATE_S = 0.24  # three steps of 80 ms, one of 240. Source of 0.25: Deepgram's page on the state machine of Flux
 UPDATED_WORDS_PER_S = 400  # an update repeats the whole turn: with more words than this allows, updates are rarer
@@ -32,6 +36,7 @@ class TurnState(Enum):
     """State of the speaker's turn."""
 
     NONE = "none"  # no turn is open
+    HELD = "held"  # voice, or words that may only acknowledge: its start was not sent
     SPEAKING = "speaking"
     AWAITING = "awaiting"  # an early end of turn was sent
 
@@ -58,16 +63,18 @@ class Trigger(StrEnum):
 class TurnRules:
     """Thresholds of the score, and the silence that ends a turn regardless of the score.
 
-    An `end_threshold` of 1 leaves only the timeout; without an `eager_threshold` no early end is sent.
+    An `end_threshold` of 1 leaves only the timeout; without an `eager_threshold` no early end is sent. With
+    `holds_backchannel`, a turn that only acknowledges has no events: it starts with the first other word.
     """
 
     end_threshold: float = 0.7
     eager_threshold: float | None = None
     timeout_s: float = 5.0
+    holds_backchannel: bool = False
 
-    def end_delay_s(self, answer: float | None = None) -> float:
-        """Return the silence that ends a turn, after this answer of the turn model."""
-        return min(delay_of(self.end_threshold, answer), self.timeout_s)
+    def end_delay_s(self, answer: float | None = None, waits_s: float = 0.0) -> float:
+        """Return the silence that ends a turn, after this answer of the turn model and words that wait."""
+        return min(delay_of(self.end_threshold, answer) + waits_s, self.timeout_s)
 
     @property
     def fork_after_s(self) -> float:
@@ -80,9 +87,9 @@ class TurnRules:
         """Rule by which the recognizer ends a segment: that of the turn."""
         return ScoredEnd(self.end_threshold, self.timeout_s)
 
-    def trigger(self, answer: float | None = None) -> Trigger:
+    def trigger(self, answer: float | None = None, waits_s: float = 0.0) -> Trigger:
         """Return the cause of an end by silence: the timeout if it is shorter than the delay of the threshold."""
-        return Trigger.TIMEOUT if self.timeout_s < delay_of(self.end_threshold, answer) else Trigger.MODEL
+        return Trigger.TIMEOUT if self.timeout_s < delay_of(self.end_threshold, answer) + waits_s else Trigger.MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +125,16 @@ class _Fork:
 class Turns:
     """Turn machine of one stream. Call `update_silence`, `advance` and `fork` with the recognition events, in order."""
 
-    def __init__(self, rules: TurnRules, *, delay_s: float = 0.0) -> None:
-        """`delay_s`: audio after a word that the model has already received when it outputs the word."""
+    def __init__(self, rules: TurnRules, *, delay_s: float = 0.0, numbers: NumberLanguage | None = None) -> None:
+        """`delay_s`: audio after a word that the model has already received when it outputs the word.
+
+        `numbers`: language whose unfinished numbers delay the end; None: none do.
+        """
         self.rules = rules  # may be replaced at any time
         self.answer: float | None = None  # of the turn model, about the present silence
         self.state = TurnState.NONE
         self.differing = 0  # words of ended turns that the stream itself recognized differently
-        self._delay_s = delay_s
+        self._delay_s, self._numbers = delay_s, numbers
         self._index = 0
         self._closed: list[Word] = []  # words of the turn that can no longer change
         self._eager: tuple[str, ...] = ()  # texts of the last early end
@@ -156,8 +166,8 @@ class Turns:
         """
         if self.state is not TurnState.NONE or start_s < self._ended_s:
             return []
-        self.state, self._start_s = TurnState.SPEAKING, start_s
-        return [self._event(TurnKind.START, max(start_s, self._sent_s), ())]
+        self.state, self._start_s = TurnState.HELD, start_s
+        return self._changed(max(start_s, self._sent_s), ())
 
     def advance(
         self, until_s: float, closed: Sequence[Word], open_words: Sequence[Word] = (), *, end: Trigger | None = None
@@ -180,11 +190,10 @@ class Turns:
         if end is None:
             end = self._end_by_silence(until_s, words, closed=not opened)
         if end is not None:
-            events.append(self._end(until_s, words, end))
-            return events
+            return events + self._end(until_s, words, end)
         if not events and self._is_eager(decoded_s, words):
             events.append(self._early_end(until_s, words))
-        if not events and until_s - self._sent_s >= update_s(len(words)):
+        if self.state is not TurnState.HELD and not events and until_s - self._sent_s >= update_s(len(words)):
             events.append(self._event(TurnKind.UPDATE, until_s, words))
         return events
 
@@ -197,7 +206,7 @@ class Turns:
         events = self._changed(end_s, turn)
         end = self._end_by_silence(end_s, turn, closed=False)
         if end is not None:
-            return [*events, self._end(end_s, turn, end)]
+            return events + self._end(end_s, turn, end)
         if self._is_eager(end_s, turn):
             events.append(self._early_end(end_s, turn))
         return events
@@ -237,9 +246,15 @@ class Turns:
     def _changed(self, until_s: float, words: tuple[Word, ...]) -> list[TurnEvent]:
         """Begin a turn, or continue one whose words differ from those of its early end."""
         if self.state is TurnState.NONE:
-            self.state, self._start_s = TurnState.SPEAKING, min(words[0].start_s, until_s)
-            return [self._event(TurnKind.START, until_s, words)]
+            self.state, self._start_s = TurnState.HELD, min(words[0].start_s, until_s)
+        if self.state is TurnState.HELD:
+            held = self.rules.holds_backchannel and (not words or may_acknowledge(_texts(words)))
+            return [] if held else [self._start(until_s, words)]
         return self._resumed(until_s, words) if _texts(words) != self._eager else []
+
+    def _start(self, until_s: float, words: tuple[Word, ...]) -> TurnEvent:
+        self.state = TurnState.SPEAKING
+        return self._event(TurnKind.START, until_s, words)
 
     def _resumed(self, until_s: float, words: tuple[Word, ...]) -> list[TurnEvent]:
         """Withdraw an early end."""
@@ -258,19 +273,28 @@ class Turns:
             return Trigger.TIMEOUT
         if not words:
             return Trigger.TIMEOUT if until_s - self._start_s >= WORDLESS_S else None
-        delay_s = self.rules.end_delay_s(self.answer)
-        forked = self._fork is not None and self._fork.stands and self._silence_s >= delay_s - ROUNDING
         known_s = until_s - self._delay_s - words[-1].end_s
-        if not forked and not (closed and self._is_silent(delay_s, known_s)):
+
+        def is_over(delay_s: float) -> bool:
+            forked = self._fork is not None and self._fork.stands and self._silence_s >= delay_s - ROUNDING
+            return forked or (closed and self._is_silent(delay_s, known_s))
+
+        if not is_over(self.rules.end_delay_s(self.answer)):
             return None
-        return self.rules.trigger(self.answer)
+        waits_s = self._waits_s(words)
+        is_end = is_over(self.rules.end_delay_s(self.answer, waits_s))
+        return self.rules.trigger(self.answer, waits_s) if is_end else None
+
+    def _waits_s(self, words: Sequence[Word]) -> float:
+        """Return how much longer than otherwise the turn waits for the rest of a number or name."""
+        return 0.0 if self._numbers is None or not words else wait_s(_texts(words[-LAST_WORDS:]), self._numbers)
 
     def _is_eager(self, decoded_s: float, words: Sequence[Word]) -> bool:
         """Whether the early end is due: by the silence of the audio after a fork, else by that of the words."""
         threshold = self.rules.eager_threshold
         if self.state is not TurnState.SPEAKING or threshold is None or not words:
             return False
-        needed_s = delay_of(threshold, self.answer)
+        needed_s = delay_of(threshold, self.answer) + self._waits_s(words)
         if self._fork is not None and self._fork.stands:
             return self._silence_s >= needed_s - ROUNDING
         return self._is_silent(needed_s, decoded_s - max(words[-1].end_s, self._spoken_s))
@@ -287,19 +311,24 @@ class Turns:
         if words:
             self._start_s = min(self._start_s, words[0].start_s)  # the voice may be detected after the word began
         known_s = until_s - self._delay_s - words[-1].end_s if words else 0.0
-        score = score_of(max(self._silence_s, known_s), self.answer)
+        score = score_of(max(self._silence_s, known_s) - self._waits_s(words), self.answer)
         return TurnEvent(kind, self._index, self._start_s, until_s, words, score, trigger)
 
-    def _end(self, until_s: float, words: tuple[Word, ...], trigger: Trigger) -> TurnEvent:
-        event = self._event(TurnKind.END, until_s, words, trigger)
+    def _end(self, until_s: float, words: tuple[Word, ...], trigger: Trigger) -> list[TurnEvent]:
+        """End the turn; one that is held only starts, and ends, if it has words that do not only acknowledge."""
+        events: list[TurnEvent] = []
+        if self.state is TurnState.HELD and words and not only_acknowledges(_texts(words)):
+            events.append(self._start(until_s, words))
+        if self.state is not TurnState.HELD:
+            events.append(self._event(TurnKind.END, until_s, words, trigger))
+            self._index += 1
         fork = self._fork
         if fork is not None and fork.stands and words is fork.words:
             self._ended_s, self._ended = fork.end_s, None if fork.checked else fork
             self._old = tuple(self._closed)
         self.state = TurnState.NONE
-        self._index += 1
         self._closed, self._eager, self._own, self._fork = [], (), (), None
-        return event
+        return events
 
 
 def update_s(words: int) -> float:

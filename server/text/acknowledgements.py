@@ -12,13 +12,22 @@ MAX_WORDS = 8
 _ENGLISH = ("uh huh", "mm hmm", "mm hm", "mhm", "m hm", "mm", "hm", "hmm", "yeah", "yep", "yup", "okay", "ok", "o k",
             "alright", "all right", "i see", "gotcha", "oh", "ah", "aha")  # fmt: skip
 _MANDARIN = ("嗯", "哦", "噢", "唔", "好的", "知道了", "明白")
-_ACKNOWLEDGEMENTS = re.compile(rf"(?:(?:{'|'.join((*_ENGLISH,))})(?: |$)|(?:{'|'.join(_MANDARIN)}) ?)+")
+_ONE = rf"(?:(?:{'|'.join(_ENGLISH)})(?: |$)|(?:{'|'.join(_MANDARIN)}) ?)"
+_ACKNOWLEDGEMENTS = re.compile(rf"{_ONE}+")
+_BEGINNINGS = {text[:length] for text in (*_ENGLISH, *_MANDARIN) for length in range(1, len(text))}
+_MAY_ACKNOWLEDGE = re.compile(rf"{_ONE}*(?:{'|'.join(sorted(_BEGINNINGS, key=len, reverse=True))})?")
 _BETWEEN = re.compile(r"[\s.,!?;:…。，！？、-]+")
 
 
 def only_acknowledges(texts: Sequence[str]) -> bool:
     """Whether these words, at least one, are nothing but acknowledgements, in any spelling with capitals and marks."""
-    if not 0 < len(texts) <= MAX_WORDS:
-        return False
-    said = _BETWEEN.sub(" ", " ".join(texts)).strip().casefold()
-    return _ACKNOWLEDGEMENTS.fullmatch(said) is not None
+    return 0 < len(texts) <= MAX_WORDS and _ACKNOWLEDGEMENTS.fullmatch(_said(texts)) is not None
+
+
+def may_acknowledge(texts: Sequence[str]) -> bool:
+    """Whether these words, with others that may follow, are nothing but acknowledgements: "uh", "okay i"."""
+    return len(texts) <= MAX_WORDS and _MAY_ACKNOWLEDGE.fullmatch(_said(texts)) is not None
+
+
+def _said(texts: Sequence[str]) -> str:
+    return _BETWEEN.sub(" ", " ".join(texts)).strip().casefold()

@@ -96,7 +96,8 @@ PARAMETERS = (
     Parameter("keywords", TEXTS, "–", "The older form: `word` or `word:boost`; repeatable.",
         "the older form: `word` or `word:boost`, a boost below 0 for words to avoid; repeatable"),
     Parameter("grammar", TEXT, "–", "restricts recognition to one grammar.",
-        "restricts recognition to one grammar: `digits`; an unknown name is refused, with the list of valid ones",
+        "restricts recognition to one grammar: `digits`, or `alphanumeric` for codes, which `numerals` writes as B42; "
+        "an unknown name is refused, with the list of valid ones",
         ours=True),
     Parameter("finals", {"enum": [*FINALS]}, "the server's", "`accurate` adds a second pass to finals.",
         "`accurate`: segments end at a longer pause, and each finished segment is decoded again as a whole; finals are "
@@ -147,6 +148,9 @@ PARAMETERS = (
         "Silence that ends an utterance, in ms; off by default for uploads without `utterances`.",
         "silence that ends an utterance, at least the server's minimum; `false`: off; `smart` (ours, live streams "
         "only): the score of an end of turn, with the turn model if the server has one"),
+    Parameter("wait_in_numbers", BOOLEAN, "`true`", "`false`: `endpointing=smart` ends inside numbers, too.",
+        "`false`: with `endpointing=smart`, words that end inside a number or a spelled name "
+        "[do not delay](voice-agents.md#unfinished-numbers) the end of an utterance", live_only=True, ours=True),
     Parameter("interim_results", BOOLEAN, "`false`", "Partial results.",
         "partial results, each time the words change", live_only=True),
     Parameter("interim_interval_ms", MILLISECONDS, "0", "at most one partial per this much audio, in ms.",

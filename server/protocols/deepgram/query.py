@@ -29,6 +29,7 @@ from server.protocols.features import (
     SHOWN,
     SPEAKERS,
     UTTERANCES,
+    WAIT,
     boolean,
     check_given,
     check_single,
@@ -104,6 +105,8 @@ def parse_query(
     smart_end = query.get("endpointing", "").casefold() == SMART
     if smart_end and not live:
         raise BadParameter(f"endpointing: {SMART} is for live streams; set milliseconds")
+    if live and WAIT in query and not smart_end:
+        raise BadParameter(f"{WAIT}: needs endpointing={SMART}; set that, or leave it out")
     allowed = range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS
     channels = whole_number("channels", query.get("channels", "1"), allowed)
     form = form_of(query, channels)
@@ -132,6 +135,7 @@ def parse_query(
         rewind_s=float(_integer(query, "rewind")),
         speakers=_speakers(query, voice, live=live) if speakers else None,
         rest=_boolean(query, "rest") if "rest" in query else None,
+        wait_in_numbers=_boolean(query, WAIT) if WAIT in query else None,
     )
     return ListenRequest(
         form=form,

@@ -64,6 +64,7 @@ from server.streaming.adapter import (
 from server.streaming.outbox import FrameKind
 from server.text.acknowledgements import only_acknowledges
 from server.text.formatting import FormattedWord, Sentences
+from server.text.redaction_kinds import number_language
 
 _FORMATTED = (TurnKind.EAGER, TurnKind.END)
 _ENDS = (FinalReason.FINALIZE, FinalReason.CLOSE)
@@ -98,7 +99,8 @@ class FluxAdapter:
         self._fixed: dict[str, object] = {"numerals": request.style.numerals}
         if prompts is None:
             self._fixed["language_hints"] = list(request.hints)
-        self._turns = Turns(request.rules, delay_s=delay_s)
+        numbers = None if request.options.wait_in_numbers is False else number_language(languages)
+        self._turns = Turns(request.rules, delay_s=delay_s, numbers=numbers)
         self._rules = request.rules  # of audio that comes now
         self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
         self._phrases = request.phrases
@@ -211,13 +213,13 @@ class FluxAdapter:
             self._rules = rules
             self._changes.append((received_s, rules))
             yield Endpoint(0.0, rules.scored_end, rules.fork_after_s)
-        set_hints = {}
+        others: dict[str, object] = {"backchannel": "hold"} if rules.holds_backchannel else {}
         if hints is not None:
             self._hinted = list(hints) or UNSET
             self._languages = list(hints) if len(hints) == 1 else UNSET
             yield ChooseLanguage(hints[0] if len(hints) == 1 else None)
-            set_hints = {"language_hints": hints}
-        yield self._send("ConfigureSuccess", thresholds=thresholds_of(rules), keyterms=self._phrases, **set_hints)
+            others["language_hints"] = hints
+        yield self._send("ConfigureSuccess", thresholds=thresholds_of(rules), keyterms=self._phrases, **others)
 
     def _turn(self, turn: TurnEvent) -> SendFrame:
         if turn.kind in (TurnKind.START, TurnKind.RESUMED):

@@ -24,6 +24,7 @@ from server.models.selection import ModelNames, is_english
 from server.protocols.features import (
     NEVER_IGNORED,
     OFF,
+    WAIT,
     boolean,
     check_given,
     check_single,
@@ -43,7 +44,8 @@ from server.text.formatting import FormattedWord, Style
 END_THRESHOLDS = (0.5, 1.0)
 EAGER_THRESHOLDS = (0.3, 0.9)
 TIMEOUTS_MS = (500, 60_000)
-SUPPORTED = frozenset({"type", "thresholds", "keyterms"})
+SUPPORTED = frozenset({"type", "thresholds", "keyterms", "backchannel"})
+BACKCHANNELS = ("mark", "hold")
 THRESHOLDS = frozenset({"eager_eot_threshold", "eot_threshold", "eot_timeout_ms"})
 _SHOWN = 32  # longest excerpt of a client's text in an error
 ENGLISH, MULTILINGUAL = "flux-general-en", "flux-general-multi"
@@ -51,8 +53,9 @@ LENIENCE = "leave it out, or start the server with --lenient-features to have it
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 REPEATABLE = frozenset({"keyterm", "language_hint", "redact", "tag"})
 QUERY = frozenset({
-    "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "keyterm",
-    "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "rest", "tag",
+    "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "backchannel",
+    "keyterm", "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "rest", "tag",
+    "wait_in_numbers",
 })  # fmt: skip
 encode = msgspec.json.Encoder().encode
 
@@ -163,8 +166,18 @@ def configured(
     thresholds = message.get("thresholds")
     if thresholds is not None and not isinstance(thresholds, dict):
         raise BadParameter("thresholds: must be an object")
-    terms = keyterms_of(message)
-    return rules_of(rules, thresholds or {}), terms
+    rules = replace(rules_of(rules, thresholds or {}), **backchannel_of(message.get("backchannel")))
+    return rules, keyterms_of(message)
+
+
+def backchannel_of(value: object) -> dict[str, bool]:
+    """Return the rule that a value of `backchannel` sets, none for None. Raises: BadParameter."""
+    if value is None:
+        return {}
+    if value not in BACKCHANNELS:
+        shown = repr(printable(str(value), _SHOWN))
+        raise BadParameter(f"backchannel: {shown} is not one of {', '.join(BACKCHANNELS)}")
+    return {"holds_backchannel": value == "hold"}
 
 
 def hints_of(message: dict[str, Any], prompts: Prompts) -> tuple[str, ...] | None:
@@ -241,7 +254,8 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
     style = Style(punctuate=True, numerals=boolean("numerals", query.get("numerals", "false")))
     phrases = tuple(value.strip() for name, value in given if name == "keyterm")
     hints = tuple(value.strip() for name, value in given if name == "language_hint")
-    rules, multilingual = rules_of(TurnRules(), thresholds), query["model"].casefold() == MULTILINGUAL
+    rules = rules_of(TurnRules(**backchannel_of(query.get("backchannel"))), thresholds)
+    multilingual = query["model"].casefold() == MULTILINGUAL
     if multilingual and not hints and not detects:
         ignored.append("model")
         if not lenient:
@@ -260,6 +274,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
         fork_after_s=rules.fork_after_s,
         forks=True,
         rest=boolean("rest", query["rest"]) if "rest" in query else None,
+        wait_in_numbers=boolean(WAIT, query[WAIT]) if WAIT in query else None,
     )
     return FluxRequest(
         form=form,

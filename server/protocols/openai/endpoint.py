@@ -87,6 +87,7 @@ def _request(redact: frozenset[Redaction], language: str | None) -> Request:
         speech_events=True,
         redact=redact,
         language=language,
+        wait_in_numbers=False,
     )
     return Request(form=AudioForm(Encoding.LINEAR16, RATE), options=options)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from model.ctc.words import Word
 from model.turn_ends.score import delay_of
 from server.recognition.saved_state import SavedVoice
+from server.text.redaction_kinds import NumberLanguage
+from server.text.unfinished import LAST_WORDS, wait_s
 
 OVERTIME_S = 5.0  # beyond the maximum length, for a segment whose only word is unfinished
 QUIET_S = 0.2  # shortest silence by level that ends anything
@@ -53,6 +57,7 @@ class EndpointRules:
     partial_interval_s: float  # of audio, at least, from one partial of a segment to the next
     scored: ScoredEnd | None = None  # ends utterances, but not before `endpoint_s`
     lookahead_s: float = 0.0  # the model's: audio after that up to which words are known
+    numbers: NumberLanguage | None = None  # whose unfinished numbers delay a scored end
 
     def ends_words(
         self, known_s: float, level_s: float, voiceless_s: float | None = None, answer: float | None = None
@@ -67,6 +72,12 @@ class EndpointRules:
         scored_s = 0.0 if self.scored is None else self.scored.delay_s(answer)
         level_s = min(level_s, known_s + self.lookahead_s)  # a word may be too quiet for the level
         return is_silent(max(needed_s, scored_s), level_s=level_s, known_s=known_s)
+
+    def waits_s(self, words: Sequence[Word]) -> float:
+        """Return how much longer than otherwise a scored end waits after these words."""
+        if self.scored is None or self.numbers is None:
+            return 0.0
+        return wait_s([word.text for word in words[-LAST_WORDS:]], self.numbers)
 
     def ends_silence(self, silent_s: float, voiceless_s: float | None) -> bool:
         """Whether this silence closes a segment that has no words: recognizer and voice-activity model agree."""

@@ -290,9 +290,13 @@ class Segmenter:
             events.append(partial if self.speakers is None else self.speakers.in_partial(partial))
 
     def _at_endpoint(self) -> bool:
-        settings, utterance = self.settings, self.utterance
+        settings, utterance, rules = self.settings, self.utterance, self.settings.rules
+        known_s, level_s, answer = self.segment.silence_s, self._level_s, settings.answer
         voiceless_s = None if utterance.speech is None else utterance.voiceless_s
-        return settings.rules.ends_words(self.segment.silence_s, self._level_s, voiceless_s, settings.answer)
+        if not rules.ends_words(known_s, level_s, voiceless_s, answer):
+            return False
+        waits_s = rules.waits_s(self.segment.words())
+        return not waits_s or rules.ends_words(known_s - waits_s, level_s - waits_s, voiceless_s, answer)
 
     def _end_flush(self, reason: FinalReason, events: list[Result]) -> None:
         segment = self.segment

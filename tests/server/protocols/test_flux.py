@@ -12,6 +12,7 @@ import pytest
 from model.turn_ends.score import score_of
 from server.recognition.steps import Auxiliary
 from server.settings import Settings
+from server.text.unfinished import WAIT_S as WAIT_IN_NUMBERS_S
 from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.protocols.wire_stream import WireStream
 from tests.support.servers.fakes import WAIT_S
@@ -57,6 +58,55 @@ def test_a_turn_that_only_acknowledges_says_so_until_it_has_another_word(live_se
     early = [turn.get("backchannel") for turn in turns if turn["event"] == "EagerEndOfTurn"]
     ended = [turn.get("backchannel") for turn in turns if turn["event"] == "EndOfTurn"]
     assert (early, ended) == ([True, True, None], [True, None])
+
+
+@pytest.mark.parametrize(("query", "quiet_s"), [({}, 0.7 + WAIT_IN_NUMBERS_S), ({"wait_in_numbers": "false"}, 0.7)])
+def test_both_ends_wait_for_the_rest_of_a_number(live_server: Start, query: dict[str, str], quiet_s: float) -> None:
+    audio = [part.tobytes() for part in (voiced("my number is two oh"), silence(3.0))]
+    turns = check_flux(converse(live_server(), *audio, CLOSE, **scores(eager=0.2, end=0.7), **query))
+    spoken_s = len(audio[0]) / 2 / 16_000
+    times = {turn["event"]: turn["audio_window_end"] - spoken_s for turn in reversed(turns)}
+    assert times["EndOfTurn"] == pytest.approx(quiet_s, abs=0.081)
+    assert times["EagerEndOfTurn"] == pytest.approx(quiet_s - 0.5, abs=0.081)
+
+
+def test_a_pause_inside_a_number_does_not_end_the_turn(live_server: Start) -> None:
+    parts = [
+        voiced("four one five "),
+        silence(1.0),
+        voiced("two six "),
+        silence(1.0),
+        voiced("seven one"),
+        silence(3.0),
+    ]
+    turns = check_flux(converse(live_server(), *[part.tobytes() for part in parts], CLOSE))
+    assert [text.lower() for text, _ in ends(turns)] == ["four one five two six seven one."]
+
+
+@pytest.mark.parametrize("forks_here", [0, 16])
+def test_with_backchannel_hold_a_turn_starts_with_its_first_word_that_does_not_acknowledge(
+    live_server: Start, monkeypatch: pytest.MonkeyPatch, forks_here: int
+) -> None:
+    """With and without forks; a client that ends a held turn gets a warning that none is open."""
+    monkeypatch.setattr(Settings, "forks_here", property(lambda _: forks_here))
+    parts = [voiced("uh huh"), silence(2.0), voiced("okay "), silence(0.3), voiced("call me"), silence(2.0),
+             voiced("yeah")]  # fmt: skip
+    audio = [part.tobytes() for part in parts]
+    received = converse(live_server(), *audio, {"type": "ForceEndTurn"}, CLOSE, backchannel="hold")
+    turns = check_flux(received)
+    assert ends(turns) == [("Okay call me.", "model")]
+    assert turns[0]["event"] == "StartOfTurn"
+    assert turns[0]["transcript"].startswith("okay c")
+    assert [one["code"] for one in received if one["type"] == "Warning"] == ["FORCE_END_TURN_NO_ACTIVE_TURN"]
+
+
+def test_a_configure_holds_acknowledgements_and_stops_holding_them(live_server: Start) -> None:
+    audio = voiced("uh huh").tobytes() + silence(2.0).tobytes()
+    hold, mark = ({"type": "Configure", "backchannel": value} for value in ("hold", "mark"))
+    received = converse(live_server(), hold, audio, mark, audio, CLOSE)
+    assert [turn["backchannel"] for turn in check_flux(received) if turn["event"] == "EndOfTurn"] == [True]
+    answers = [one for one in received if one["type"] == "ConfigureSuccess"]
+    assert [one.get("backchannel") for one in answers] == ["hold", None]
 
 
 class LateVad:
@@ -108,7 +158,7 @@ def test_without_a_spare_slot_turns_end_by_the_words_of_the_stream(
 def test_a_configure_changes_the_silence_after_which_a_stream_is_forked(live_server: Start) -> None:
     server = live_server()
     configure = {"type": "Configure", "thresholds": {"eager_eot_threshold": score_of(0.45)}}
-    audio = [voiced("one two").tobytes(), silence(1.5).tobytes()]
+    audio = [voiced("one day").tobytes(), silence(1.5).tobytes()]
     received = converse(server, configure, *audio, CLOSE, **scores(eager=0.2, end=0.7))
     (eager,) = [turn for turn in check_flux(received) if turn["event"] == "EagerEndOfTurn"]
     assert eager["audio_window_end"] - len(audio[0]) / 2 / 16_000 == pytest.approx(0.45, abs=0.081)

@@ -24,20 +24,24 @@ from server.recognition.turns import (
     Turns,
     TurnState,
 )
+from server.text.acknowledgements import only_acknowledges
+from server.text.redaction_kinds import NumberLanguage
+from server.text.unfinished import WAIT_S
 
 STEP_S = 0.08
 DELAY_S = 0.32
-# A step: voice begins, a word is recognized, the last open word changes, words are closed, the client ends the turn, or
-# silence.
+# A step: voice begins, a word is recognized (perhaps a digit, or one that acknowledges), the last open word changes,
+# words are closed, the client ends the turn, or silence.
 STEPS = st.lists(
-    st.sampled_from(["voice", "word", "change", "close", "force", "quiet", "quiet", "quiet"]), max_size=120
+    st.sampled_from(["voice", "word", "two", "yeah", "change", "close", "force", "quiet", "quiet", "quiet"]),
+    max_size=120,
 )
 # With forks: speech by the level of the audio as well, and forks that find what was recognized, one word more, others
 # words, or nothing.
 FORKED = st.lists(
     st.sampled_from([
-        "voice", "word", "change", "close", "force", "speech", "fork", "fork more", "fork other", "fork none",
-        "quiet", "quiet", "quiet", "quiet", "quiet",
+        "voice", "word", "two", "yeah", "change", "close", "force", "speech", "fork", "fork more", "fork other",
+        "fork none", "quiet", "quiet", "quiet", "quiet", "quiet",
     ]),
     max_size=150,
 )  # fmt: skip
@@ -46,12 +50,15 @@ RULES = st.builds(
     end_threshold=st.floats(0.5, 1.0),
     eager_threshold=st.none() | st.floats(0.3, 0.5),
     timeout_s=st.floats(0.5, 10.0),
+    holds_backchannel=st.booleans(),
 )
 
 
-def run(rules: TurnRules, steps: list[str], delay_s: float = 0.0) -> list[TurnEvent]:
+def run(
+    rules: TurnRules, steps: list[str], delay_s: float = 0.0, numbers: NumberLanguage | None = None
+) -> list[TurnEvent]:
     """Words are known `delay_s` late; with forks the audio is silent by its level but for "speech"."""
-    turns, open_words, events = Turns(rules, delay_s=delay_s), list[Word](), list[TurnEvent]()
+    turns, open_words, events = Turns(rules, delay_s=delay_s, numbers=numbers), list[Word](), list[TurnEvent]()
     silence_s = 0.0
     for number, step in enumerate(steps):
         until_s, closed, end = (number + 1) * STEP_S, list[Word](), None
@@ -60,8 +67,9 @@ def run(rules: TurnRules, steps: list[str], delay_s: float = 0.0) -> list[TurnEv
         if delay_s:
             silence_s = 0.0 if step == "speech" else silence_s + STEP_S
             events += turns.update_silence(until_s, silence_s)
-        if step == "word":
-            open_words.append(Word(f"w{number}", until_s - delay_s - STEP_S, until_s - delay_s, 0.9))
+        if step in ("word", "two", "yeah"):
+            text = f"w{number}" if step == "word" else step
+            open_words.append(Word(text, until_s - delay_s - STEP_S, until_s - delay_s, 0.9))
         elif step == "change" and open_words:
             open_words[-1] = Word(f"c{number}", open_words[-1].start_s, open_words[-1].end_s, 0.9)
         elif step in ("close", "force"):
@@ -92,8 +100,11 @@ def texts(event: TurnEvent) -> list[str]:
 @given(rules=RULES, data=st.data())
 def test_events_follow_the_state_machine(rules: TurnRules, delay_s: float, data: st.DataObject) -> None:
     """With and without forks: in their order, with the eager text at the end, not too rarely, and by the score."""
-    events = run(rules, data.draw(FORKED if delay_s else STEPS), delay_s)
+    numbers = data.draw(st.sampled_from([None, NumberLanguage.ENGLISH]))
+    events = run(rules, data.draw(FORKED if delay_s else STEPS), delay_s, numbers)
     check_rules(events)
+    if rules.holds_backchannel:
+        assert not [event for event in events if event.kind is TurnKind.START and only_acknowledges(texts(event))]
     assert all(
         after.kind is TurnKind.START or after.end_s - before.end_s < UPDATE_S + STEP_S + 1e-6
         for before, after in pairwise(events)
@@ -169,6 +180,71 @@ def test_a_turn_ends_after_the_silence_of_its_threshold_and_of_the_answer_of_the
         ends += [event for event in turns.advance(1.0 + step * STEP_S, []) if event.trigger is not None]
     assert ends[0].trigger is Trigger.MODEL
     assert delay_s <= ends[0].end_s - 1.0 + 1e-6 < delay_s + STEP_S + 1e-5
+
+
+TWO_OH = [Word("two", 0.5, 0.7, 0.9), Word("oh", 0.8, 1.0, 0.9)]
+
+
+def quiet_after(turns: Turns, words: list[Word], seconds: float) -> list[TurnEvent]:
+    """Words that are closed at 1 s, and the events of the silence after them."""
+    events = turns.advance(1.0, words)
+    for step in range(1, round(seconds / STEP_S) + 1):
+        events += turns.update_silence(1.0 + step * STEP_S, step * STEP_S)
+        events += turns.advance(1.0 + step * STEP_S, [])
+    return events
+
+
+@pytest.mark.parametrize(
+    ("numbers", "timeout_s", "ends_s", "trigger"),
+    [(None, 5.0, 0.7, Trigger.MODEL), (NumberLanguage.ENGLISH, 5.0, 0.7 + WAIT_S, Trigger.MODEL),
+     (NumberLanguage.ENGLISH, 1.0, 1.0, Trigger.TIMEOUT)],
+)  # fmt: skip
+def test_both_ends_and_the_score_wait_inside_a_number(
+    numbers: NumberLanguage | None, timeout_s: float, ends_s: float, trigger: Trigger
+) -> None:
+    rules = TurnRules(end_threshold=score_of(0.7), eager_threshold=score_of(0.2), timeout_s=timeout_s)
+    events = quiet_after(Turns(rules, numbers=numbers), TWO_OH, 2.5)
+    assert (events[-1].kind, events[-1].trigger) == (TurnKind.END, trigger)
+    assert events[-1].end_s - 1.0 == pytest.approx(ends_s, abs=STEP_S)
+    if trigger is Trigger.MODEL:
+        (eager,) = [event for event in events if event.kind is TurnKind.EAGER]
+        assert eager.end_s - 1.0 == pytest.approx(ends_s - 0.5, abs=STEP_S)
+        assert all(event.score < score_of(0.2) for event in events if event.end_s < eager.end_s)
+
+
+HOLDS = TurnRules(holds_backchannel=True)
+
+
+def test_a_held_turn_that_only_acknowledges_has_no_event_and_takes_no_index() -> None:
+    turns = Turns(HOLDS)
+    assert turns.begin(0.4) == []
+    assert quiet_after(turns, [Word("yeah", 0.5, 0.8, 0.9)], 2.0) == []
+    assert turns.state is TurnState.NONE
+    (start, *_, end) = turns.begin(3.2) + turns.advance(4.0, [Word("wait", 3.3, 3.6, 0.9)], end=Trigger.MANUAL)
+    assert (start.kind, start.index, start.start_s, texts(start)) == (TurnKind.START, 0, 3.2, ["wait"])
+    assert (end.kind, end.index) == (TurnKind.END, 0)
+
+
+def test_a_held_turn_starts_with_all_its_words_once_another_follows() -> None:
+    turns, okay = Turns(HOLDS), Word("okay", 0.5, 0.8, 0.9)
+    assert turns.begin(0.45) + turns.advance(1.0, [], [okay]) == []
+    (start,) = turns.advance(1.2, [], [okay, Word("then", 0.9, 1.1, 0.9)])
+    assert (start.kind, start.start_s, texts(start)) == (TurnKind.START, 0.45, ["okay", "then"])
+
+
+def test_a_held_turn_whose_words_could_have_become_an_acknowledgement_starts_as_it_ends() -> None:
+    assert kinds(quiet_after(Turns(HOLDS), [Word("uh", 0.5, 0.8, 0.9)], 2.0)) == ["START", "END"]
+
+
+def test_a_held_turn_starts_when_turns_are_no_longer_held() -> None:
+    turns, okay = Turns(HOLDS), Word("okay", 0.5, 0.8, 0.9)
+    assert turns.advance(1.0, [], [okay]) == []
+    turns.rules = TurnRules()
+    assert kinds(turns.advance(1.1, [], [okay])) == ["START"]
+
+
+def test_voice_without_a_word_gives_no_event_while_turns_are_held() -> None:
+    assert run(HOLDS, ["voice"] + ["quiet"] * 40) == []
 
 
 def test_a_request_to_end_without_an_open_turn_is_ignored() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.text.acknowledgements import only_acknowledges
+from server.text.acknowledgements import may_acknowledge, only_acknowledges
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,12 @@ def test_acknowledgements_are_found(text: str) -> None:
 )  # fmt: skip
 def test_other_texts_are_not(text: str) -> None:
     assert not only_acknowledges(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [("", True), ("uh", True), ("o", True), ("i", True), ("okay i", True), ("uh huh", True), ("好", True),
+     ("嗯 知", True), ("i want", False), ("okay then", False), ("yes", False), ("对", False), ("uh two", False)],
+)  # fmt: skip
+def test_a_beginning_may_become_one(text: str, *, may: bool) -> None:
+    assert may_acknowledge(text.split()) is may

@@ -12,7 +12,8 @@ from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial
 from server.recognition.segments.endpointing import NOISY_S, SMART_END, ScoredEnd
 from server.recognition.session_options import Limits
-from server.text.redaction_kinds import Redaction
+from server.text.redaction_kinds import NumberLanguage, Redaction
+from server.text.unfinished import WAIT_S
 from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.session_bench import SessionBench
 
@@ -56,6 +57,21 @@ def test_the_level_of_a_quiet_word_is_not_silence() -> None:
     bench.send(np.concatenate([silence(2.0), spell("one"), silence(2.0)]))
     bench.answer()
     assert bench.finals()[0].duration_s >= 2.2 + delay_of(0.9)
+
+
+@pytest.mark.parametrize(
+    ("language", "asked", "waits_s"),
+    [(NumberLanguage.ENGLISH, None, WAIT_S), (NumberLanguage.ENGLISH, False, 0.0), (None, None, 0.0)],
+)
+def test_a_scored_end_waits_inside_a_number(
+    language: NumberLanguage | None, asked: bool | None, waits_s: float
+) -> None:
+    options: dict[str, Any] = {"number_language": language, "wait_in_numbers": asked}
+    bench, plain = (SessionBench(scored_end=ScoredEnd(0.9, 3.0), **options) for _ in range(2))
+    for one, text in ((bench, "two oh"), (plain, "two go")):
+        one.send(np.concatenate([spell(text), silence(4.0)]))
+        one.answer()
+    assert bench.finals()[0].duration_s - plain.finals()[0].duration_s == pytest.approx(waits_s, abs=STEP_S)
 
 
 def test_text_still_in_the_lookahead_at_an_endpoint_is_not_lost() -> None:
