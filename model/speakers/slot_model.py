@@ -34,8 +34,6 @@ SHIPPED = SHIPPED_WEIGHTS / "tutti-speakers.safetensors"
 SAMPLE_RATE = 16_000
 STEP_SAMPLES = compiled.SAMPLES
 """Samples of a step, 80 ms."""
-WINDOW_S = compiled.BLOCKS * compiled.HOP * STEP_SAMPLES / SAMPLE_RATE
-"""Length of the audio that a vector describes; it ends with the step that returned the vector."""
 LEAST_VARIANCE = 1e-4
 """Of a channel of the last layer, as in training."""
 
@@ -127,8 +125,8 @@ class SpeakerModel:
     def run(self, slots: Sequence[int]) -> Floats:
         """Advance the streams in B different slots by one step, on the first B rows of `inputs`.
 
-        Returns: (B, 1 + SIZE). Column 0 is 1.0 where the row has a new vector, of the voice in the last `WINDOW_S`
-        seconds, else 0.0; the others are the vector, of norm 1, or zeros.
+        Returns: (B, 1 + SIZE). Column 0 is the length in seconds of the audio up to now whose voice a new vector
+        describes, 0.0 where there is none; the others are the vector, of norm 1, or zeros.
         """
         count = len(slots)
         self._slots[:count] = slots

@@ -1,9 +1,9 @@
 """Compiled step of the network of voices: 80 ms of samples to statistics of a window, and a vector each fifth step.
 
 Log-mel frames, four convolutions with ReLU and a linear layer with ReLU, to a frame each 20 ms; mean and deviation of
-the frames with voice in the last 1.6 s; a linear layer; norm 1. Products of frames have exact sums of 8-bit inputs; the
-sums of a window's frames are integers, held exactly in float32; everything else adds in a fixed order. So a stream's
-bits depend neither on the batch nor on the processor.
+the frames with voice in the last 1.6 s, or since a pause in them; a linear layer; norm 1. Products of frames have exact
+sums of 8-bit inputs; the sums of a window's frames are integers, held exactly in float32; everything else adds in a
+fixed order. So a stream's bits depend neither on the batch nor on the processor.
 
 A step is silent if it is far below the loudest one of the last seconds or close to the floor of the noise. After
 `QUIET` silent steps a step costs its level alone.
@@ -40,8 +40,10 @@ WIDTHS = (BINS, CHANNELS, CHANNELS, CHANNELS)
 """Bytes of a frame of these inputs."""
 HOP, BLOCKS = 5, 4
 """Steps from a vector to the next, and blocks of that length in a window."""
-LEAST, LEAST_NEW = 32, 8
+LEAST, LEAST_NEW = 20, 8
 """Least frames with voice in a window with a vector, and in its newest block."""
+PAUSE = 3
+"""Silent steps after which a window begins anew, because another voice may follow."""
 LATE = 2
 """Steps from the voice in the samples to the frames that describe it."""
 QUIET = LATE + 1
@@ -57,11 +59,12 @@ SILENCE = SAMPLES * 100
 BLOCK = 16
 """Most streams of a compiled call: their work space fits the second-level cache next to the weights."""
 FLOAT = 4  # bytes
+STEP_S = SAMPLES / 16_000
 
-HIGHEST, FLOOR, STEPS, QUIET_STEPS, VOICE, COUNTS = range(6)
+HIGHEST, FLOOR, STEPS, QUIET_STEPS, VOICE, BEGAN, COUNTS = range(7)
 CONTROLS = COUNTS + BLOCKS
-"""int64 numbers of a state: energies, steps, silent steps since voice, one bit each for the last steps with voice, and
-frames with voice in each block, the newest last."""
+"""int64 numbers of a state: energies, steps, silent steps since voice, one bit each for the last steps with voice, the
+steps before the voice after the last pause, and frames with voice in each block, the newest last."""
 
 
 class Fields(NamedTuple):
@@ -299,12 +302,18 @@ def _keep_contexts(network: Network, states: States, layer: int) -> None:
 def _add_voice(network: Network, state: int, row: int) -> None:
     """Add the frames of a stream to its newest block, if the samples that they describe have voice."""
     _, at, work = network
-    if int64_at(state)[VOICE] >> LATE & 1:
+    numbers = int64_at(state)
+    if numbers[VOICE] >> LATE & ((2 << PAUSE) - 1) == 1:
+        clear(state + at.sums, BLOCKS * 2 * POOLED * FLOAT)
+        for block in range(BLOCKS):
+            numbers[COUNTS + block] = 0
+        numbers[BEGAN] = numbers[STEPS] - 1 - LATE
+    if numbers[VOICE] >> LATE & 1:
         for frame in range(FRAMES):
             add_frame(
                 work.pooled + (row * FRAMES + frame) * POOLED, state + at.sums + (BLOCKS - 1) * 2 * POOLED * FLOAT
             )
-        int64_at(state)[COUNTS + BLOCKS - 1] += FRAMES
+        numbers[COUNTS + BLOCKS - 1] += FRAMES
 
 
 @compiled
@@ -324,7 +333,7 @@ def _end_step(network: Network, state: int, out: int) -> None:
             work.vector, SIZE * FLOAT,
         )  # fmt: skip
         to_norm(work.vector, constants.bias)
-        float32_at(out)[0] = 1.0
+        float32_at(out)[0] = min(numbers[STEPS] - numbers[BEGAN], BLOCKS * HOP) * STEP_S
         copy_bytes(out + FLOAT, work.vector, SIZE * FLOAT)
     if frames:
         size = 2 * POOLED * FLOAT

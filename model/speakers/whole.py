@@ -5,54 +5,70 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from model.speakers.online import best_path
+from model.speakers.online import begins, best_path
 from model.speakers.vectors import ONE, Integers, rounded, unit
 from model.speakers.ward import Labels, divided
 
 LEAST = 5
 """Vectors of a speaker: smaller groups are not speakers, unless there are no others."""
+TOGETHER = 5
+"""Successive vectors without a pause that are grouped as one."""
 REFINED = 3
 """Times that vectors are assigned to the speakers' means and the means computed again."""
-BLOCK = 1_500
-"""Vectors that are grouped at a time, ten minutes of voice; the groups of all blocks are grouped then."""
+BLOCK = 300
+"""Runs of vectors that are grouped at a time, about ten minutes; the groups of all blocks are grouped then."""
 GROUPS = 48
 """Most groups of a block."""
 
 
-def speakers_of_recording(vectors: NDArray[np.float32], minimum: int = 1, maximum: int = 8) -> Labels:
+def speakers_of_recording(
+    vectors: NDArray[np.float32], spans_s: NDArray[np.float64], minimum: int = 1, maximum: int = 8
+) -> Labels:
     """Return the speaker of each vector (N, 256), in the order of time, as (N,) numbers from 0.
 
-    Numbers are in order of first appearance. There are at least `minimum` speakers, if the vectors allow it, and at
-    most `maximum`. The time is that of N * BLOCK similarities.
+    `spans_s` (N, 2): start and end of each. Numbers are in order of first appearance. There are at least `minimum`
+    speakers, if the vectors allow it, and at most `maximum`.
     """
     units = rounded(vectors)
     if not len(units):
         return np.zeros(0, np.int64)
-    groups = np.zeros(len(units), np.int64)
-    for first in range(0, len(units), BLOCK):
-        part = units[first : first + BLOCK]
-        every = np.ones(len(part), np.int64)
-        groups[first : first + BLOCK] = divided(part @ part.T, every, GROUPS, GROUPS) + first
-    totals, counts = _summed(units, groups)
-    products = totals @ totals.T
-    labels = divided(products, counts, 1, maximum)
-    if labels.max() + 1 < minimum:
-        labels = divided(products, counts, minimum, minimum, near=0.0)
-    totals, counts = _summed(totals, labels, counts)
+    after_pause = begins(spans_s)
+    totals, counts = _summed(units, _runs(after_pause))
+    groups = np.zeros(len(counts), np.int64)
+    for first in range(0, len(counts), BLOCK):
+        part = slice(first, first + BLOCK)
+        groups[part] = divided(totals[part] @ totals[part].T, counts[part], GROUPS, GROUPS) + first
+    totals, counts = _summed(totals, groups, counts)
+    totals, counts = _summed(totals, _voices(totals, counts, minimum, maximum), counts)
     order = np.argsort(-counts, kind="stable")
-    means = np.stack([unit(total) for total in totals[order[: max(minimum, int((counts >= LEAST).sum()), 1)]]])
+    totals = totals[order[: max(minimum, int((counts >= LEAST).sum()), 1)]]
+    labels = np.zeros(len(units), np.int64)
     for _ in range(REFINED):
-        labels = np.array(best_path(np.rint(units @ means.T / ONE).astype(np.int64)), np.int64)
-        means = np.stack([
-            unit(units[labels == speaker].sum(axis=0)) if np.any(labels == speaker) else means[speaker]
-            for speaker in range(len(means))
-        ])  # fmt: skip
+        means = np.stack([unit(total) for total in totals])
+        labels = np.array(best_path(np.rint(units @ means.T / ONE).astype(np.int64), after_pause), np.int64)
+        totals, counts = _summed(units, labels)
+        totals, _ = _summed(totals, _voices(totals, counts, minimum, maximum))
     return _in_order(labels)
 
 
 def nearest(spans_s: NDArray[np.float64], start_s: float, end_s: float) -> int:
     """Return the index of the span (N, 2), N at least 1, whose middle is nearest to that of a word."""
     return int(np.abs(spans_s.mean(axis=1) - (start_s + end_s) / 2).argmin())
+
+
+def _runs(after_pause: NDArray[np.bool_]) -> Labels:
+    """Return the number of the run of each vector: at most `TOGETHER` successive ones without a pause."""
+    runs, length = np.zeros(len(after_pause), np.int64), 0
+    for index in range(1, len(runs)):
+        length = 0 if after_pause[index] else (length + 1) % TOGETHER
+        runs[index] = runs[index - 1] + (length == 0)
+    return runs
+
+
+def _voices(totals: Integers, counts: Integers, minimum: int, maximum: int) -> Labels:
+    products = totals @ totals.T
+    labels = divided(products, counts, 1, maximum)
+    return labels if labels.max() + 1 >= minimum else divided(products, counts, minimum, minimum, near=0.0)
 
 
 def _summed(totals: Integers, labels: Labels, counts: Integers | None = None) -> tuple[Integers, Integers]:

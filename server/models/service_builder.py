@@ -181,12 +181,12 @@ class ServiceBuilder:
 
     def _tickets(self, model: LoadedModel) -> TicketService:
         settings = self._settings
+        voices = speaker_weights() if settings.speakers else ""
 
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.max_utterance_s, settings.rest_s)
             decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
-            small = (settings.vad, speaker_weights() if settings.speakers else "")
-            return model.facts.digest, model.facts.precision, *decoders, repr(rules), *small
+            return model.facts.digest, model.facts.precision, *decoders, repr(rules), settings.vad, voices
 
         return TicketService(
             self._resume_keys,

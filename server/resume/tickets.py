@@ -232,7 +232,7 @@ class TicketService:
         if ticket.model != self.model:  # before the tenant check, because another query may have chosen another model
             raise TicketRefused(
                 TicketCode.MODEL,
-                "the ticket is for another model, precision, decoder, voice-activity or speaker setting",
+                "the ticket is for another model, precision, decoder, voice-activity setting or speaker model",
             )
         if ticket.tenant != tenant:
             raise TicketRefused(

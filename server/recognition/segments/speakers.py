@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from model.ctc.words import Speaker, Word
 from model.speakers.known_voice import KnownVoice, others_in_recording
 from model.speakers.online import OnlineSpeakers
-from model.speakers.slot_model import WINDOW_S
 from model.speakers.vectors import mean_of, similarity
 from model.speakers.whole import nearest, speakers_of_recording
 from server.recognition.events import Final, Partial, VoiceVector
@@ -48,7 +47,7 @@ class Speakers:
         self._rules = rules
         self._online = OnlineSpeakers(rules.maximum)
         self._known_voice = KnownVoice(np.frombuffer(rules.voice, np.float32)) if rules.voice else None
-        self._ahead: deque[tuple[int, Vector]] = deque()  # (end sample, vector), not yet counted
+        self._ahead: deque[tuple[int, float, Vector]] = deque()  # (end sample, length in s, vector), not yet counted
         self._known = 0  # samples whose vectors are known
         self._last = 0  # cluster of the last word of a final
         self._order: dict[int, int] = {}  # numbers of speakers by cluster, in the order of the words of finals
@@ -60,9 +59,9 @@ class Speakers:
         """By speaker of a whole recording, the mean of its vectors, norm 1."""
 
     def take(self, end_sample: int, result: NDArray[np.float32]) -> None:
-        """Take the result of the window that ends at `end_sample`: (257,), 1 and a vector, or 0."""
+        """Take the result of the window that ends at `end_sample`: (257,), its length in s and a vector, or 0."""
         if result[0]:
-            self._ahead.append((end_sample, result[1:]))
+            self._ahead.append((end_sample, float(result[0]), result[1:]))
         self._known = end_sample
 
     def covers(self, end_sample: int) -> bool:
@@ -76,9 +75,9 @@ class Speakers:
     def follow(self, end_sample: int, end_s: float) -> None:
         """Count the vectors up to this sample, which is at `end_s` of stream time."""
         while self._ahead and self._ahead[0][0] <= end_sample:
-            sample, vector = self._ahead.popleft()
+            sample, length_s, vector = self._ahead.popleft()
             until_s = max(0.0, end_s - (end_sample - sample) / SPEAKER_HZ)
-            since_s = max(0.0, until_s - WINDOW_S)
+            since_s = max(0.0, until_s - length_s)
             if self._rules.at_end:
                 self._all.append((since_s, until_s, vector))
                 continue
@@ -152,7 +151,7 @@ class Speakers:
         vectors = np.stack([vector for _, _, vector in self._all])
         spans_s = np.array([span for *span, _ in self._all], np.float64)
         rules = self._rules
-        labels = speakers_of_recording(vectors, rules.minimum, rules.maximum)
+        labels = speakers_of_recording(vectors, spans_s, rules.minimum, rules.maximum)
         means = {int(label): mean_of(vectors[labels == label]) for label in np.unique(labels)}
         near = [nearest(spans_s, word.start_s, word.end_s) for word in words]
         numbers = changes_at_pauses(words, [int(labels[at]) for at in near])

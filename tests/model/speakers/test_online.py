@@ -121,26 +121,26 @@ def test_other_bytes_are_refused() -> None:
 def test_a_recording_is_divided_by_all_of_its_vectors() -> None:
     vectors, spans, owners = made([(3, 8), (1, 6), (3, 8), (5, 9), (1, 8)])
     names = {3: 0, 1: 1, 5: 2}
-    labels = speakers_of_recording(vectors)
+    labels = speakers_of_recording(vectors, spans)
     assert labels.tolist() == [names[owner] for owner in owners]
     assert [nearest(spans, *span) for span in spans] == list(range(len(spans)))
 
 
 def test_the_number_of_speakers_of_a_recording_has_bounds() -> None:
-    vectors, *_ = made([(0, 12), (1, 12), (2, 12)])
-    assert len(set(speakers_of_recording(vectors, maximum=2).tolist())) == 2
+    vectors, spans, _ = made([(0, 12), (1, 12), (2, 12)])
+    assert len(set(speakers_of_recording(vectors, spans, maximum=2).tolist())) == 2
     similar = np.concatenate([vectors[:12], vectors[:12] + 0.6 * vectors[12:24]])
     similar /= np.linalg.norm(similar, axis=1, keepdims=True)
-    assert len(set(speakers_of_recording(similar).tolist())) == 1
-    assert len(set(speakers_of_recording(similar, minimum=2).tolist())) == 2
-    assert speakers_of_recording(vectors[:0]).tolist() == []
-    assert speakers_of_recording(vectors[:1], minimum=2).tolist() == [0]
+    assert len(set(speakers_of_recording(similar, spans[:24]).tolist())) == 1
+    assert len(set(speakers_of_recording(similar, spans[:24], minimum=2).tolist())) == 2
+    assert speakers_of_recording(vectors[:0], spans[:0]).tolist() == []
+    assert speakers_of_recording(vectors[:1], spans[:1], minimum=2).tolist() == [0]
 
 
 def test_a_recording_longer_than_a_block_has_the_same_speakers_throughout() -> None:
     turns = [(voice, 25) for voice in (0, 1, 2)] * 24
-    vectors, _, owners = made(turns)
-    assert speakers_of_recording(vectors).tolist() == owners
+    vectors, spans, owners = made(turns)
+    assert speakers_of_recording(vectors, spans).tolist() == owners
 
 
 def test_similarity_is_the_cosine() -> None:

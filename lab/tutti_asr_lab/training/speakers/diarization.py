@@ -22,7 +22,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from model.speakers.online import OnlineSpeakers
-from model.speakers.slot_model import SAMPLE_RATE, STEP_SAMPLES, WINDOW_S, SpeakerModel, load_speaker_model
+from model.speakers.slot_model import SAMPLE_RATE, STEP_SAMPLES, SpeakerModel, load_speaker_model
 from model.speakers.whole import nearest, speakers_of_recording
 from tutti_asr_lab.training.speakers.conversations import PCM, Band, Conversation, Part, Spoken, mix, part_of, voices_of
 
@@ -70,7 +70,7 @@ def vectors_of(conversations: Sequence[Conversation], model: SpeakerModel) -> li
             for number, row in zip(open_ones, model.run([number - first for number in open_ones]), strict=True):
                 if row[0]:
                     vectors[number].append(row[1:])
-                    spans[number].append((end_s - WINDOW_S, end_s))
+                    spans[number].append((end_s - float(row[0]), end_s))
     return [
         Vectors(np.array(a, np.float32).reshape(len(a), -1), np.array(b, np.float64).reshape(len(b), 2))
         for a, b in zip(vectors, spans, strict=True)
@@ -98,7 +98,7 @@ def live_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
 
 def whole_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
     """Return the speaker of each word by all vectors of a recording."""
-    labels = speakers_of_recording(given.vectors)
+    labels = speakers_of_recording(given.vectors, given.spans_s)
     return (
         [int(labels[nearest(given.spans_s, word.start_s, word.end_s)]) for word in words]
         if len(labels)

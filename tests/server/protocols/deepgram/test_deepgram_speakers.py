@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from server.models import service_builder
 from server.recognition.steps import Auxiliary
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
@@ -83,6 +85,21 @@ def test_speakers_depend_on_the_audio_alone(server: LiveServer, size: int) -> No
         other.join()
     assert found == [alone] * 4
     server.wait_idle()
+
+
+def test_a_ticket_of_other_speaker_weights_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with speaking() as before:
+        monkeypatch.setattr(service_builder, "SPEAKER_WEIGHTS", tmp_path / "other.safetensors")
+        (tmp_path / "other.safetensors").write_bytes(b"other weights")
+        with speaking() as after:
+            with before.listen(diarize="true", resumable="true") as client:
+                client.send(TALK)
+                ticket = client.until(lambda frame: frame["type"] == "Ticket")[-1]["ticket"]
+            with after.listen(diarize="true", resumable="true") as client:
+                client.say("Resume", ticket=ticket, finals=0)
+                refused = client.receive()
+    assert (refused["type"], refused["code"]) == ("ResumeRefused", "TICKET_MODEL")
+    assert any("speaker model" in str(value) for value in refused.values())
 
 
 def test_a_resumed_stream_has_the_speakers_of_an_unbroken_one() -> None:

@@ -42,5 +42,5 @@ class Voices:
         out = np.zeros((len(inputs), 1 + SIZE), np.float32)
         for row, voices in enumerate(last):
             if steps[row, 0] % HOP == 0 and voices.any():
-                out[row, 0] = out[row, int(np.bincount(voices[voices > 0]).argmax())] = 1.0
+                out[row, 0], out[row, int(np.bincount(voices[voices > 0]).argmax())] = WINDOW * 0.08, 1.0
         return out, {"last": last, "steps": steps}
