@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
+from numpy.typing import NDArray
 
-from model.speakers.online import KEPT, SAME_VOICE, best_path
+from model.speakers.online import KEPT, SAME_VOICE, begins, best_path
 from model.speakers.vectors import ONE, Vector, cosine, rounded
 
 _WINDOW = struct.Struct("<ddh")
@@ -36,7 +37,9 @@ class KnownVoice:
         """Return whether another voice says a word between two times; False before the first vector."""
         if not self._windows:
             return False
-        self._path = self._path or _path([similarity for *_, similarity in self._windows])
+        self._path = self._path or _path(
+            [similarity for *_, similarity in self._windows], np.array([span for *span, _ in self._windows], np.float64)
+        )
         middle = (start_s + end_s) / 2
         return bool(self._path[min(range(len(self._windows)), key=lambda at: abs(self._middle(at) - middle))])
 
@@ -59,12 +62,15 @@ class KnownVoice:
         return (self._windows[at][0] + self._windows[at][1]) / 2
 
 
-def others_in_recording(vectors: Vector, voice: Vector) -> Sequence[int]:
-    """Return for each vector (N, SIZE) of a whole recording 1 where another voice speaks than the known one, else 0."""
+def others_in_recording(vectors: Vector, spans_s: NDArray[np.float64], voice: Vector) -> Sequence[int]:
+    """Return for each vector (N, SIZE) of a whole recording 1 where another voice speaks than the known one, else 0.
+
+    `spans_s` (N, 2): start and end of each.
+    """
     known = rounded(voice)
-    return _path([cosine(vector, known) for vector in rounded(vectors)])
+    return _path([cosine(vector, known) for vector in rounded(vectors)], spans_s)
 
 
-def _path(similarities: Sequence[int]) -> Sequence[int]:
+def _path(similarities: Sequence[int], spans_s: NDArray[np.float64]) -> Sequence[int]:
     own = np.array(similarities, np.int64)
-    return best_path(np.stack([own, np.full_like(own, round(SAME_VOICE * ONE))], axis=1))
+    return best_path(np.stack([own, np.full_like(own, round(SAME_VOICE * ONE))], axis=1), begins(spans_s))

@@ -53,7 +53,7 @@ class OnlineSpeakers:
         self._sums = np.zeros((0, SIZE), np.int64)  # of the groups, like the next three
         self._counts = np.zeros(0, np.int64)
         self._numbers = np.zeros(0, np.int64)  # speaker; -1 for a group that is too small for one
-        self._told = np.zeros((0, most), np.int64)  # vectors by the speaker that was first returned for them
+        self._returned = np.zeros((0, most), np.int64)  # vectors by the speaker that was first returned for them
         self._products = np.zeros((0, 0), np.int64)  # of the sums
         self._places: list[int] = []  # groups of the last vectors
         self._length = 0  # vectors of the last group since a pause
@@ -74,7 +74,7 @@ class OnlineSpeakers:
         self._divide()
         self._path = ()
         if len(self._places) > SETTLED:
-            self._told[self._places[0], self._scores[-1 - SETTLED].argmax()] += 1
+            self._returned[self._places[0], self._scores[-1 - SETTLED].argmax()] += 1
 
     def _best(self) -> Sequence[int]:
         """Return the speakers of the last vectors."""
@@ -97,7 +97,7 @@ class OnlineSpeakers:
         """Return everything that `restore` needs."""
         sizes = (len(self._sums), len(self._voices), len(self._last), len(self._spans))
         head = _HEAD.pack(self.most, *sizes, len(self._places), self._length)
-        wide = (self._sums, self._counts, self._numbers, self._told, np.array(self._places, np.int64))
+        wide = (self._sums, self._counts, self._numbers, self._returned, np.array(self._places, np.int64))
         spans = b"".join(_SPAN.pack(*span) for span in self._spans)
         narrow = b"".join(array.astype("<i2").tobytes() for array in (self._last, self._scores))
         return head + b"".join(array.astype("<i4").tobytes() for array in wide) + spans + narrow
@@ -116,14 +116,14 @@ class OnlineSpeakers:
                 return np.asarray(values, np.int64)
 
             sums, counts, numbers = read("<i4", groups, SIZE), read("<i4", groups), read("<i4", groups)
-            told, latest_groups = read("<i4", groups, most), read("<i4", places)
+            returned, latest_groups = read("<i4", groups, most), read("<i4", places)
             spans = [_SPAN.unpack_from(state, at + _SPAN.size * index) for index in range(recent)]
             at += _SPAN.size * recent
             latest, scores = read("<i2", last, SIZE), read("<i2", recent, most)
         except (struct.error, ValueError) as error:
             raise ValueError(f"not the state of a stream's speakers: {error}") from error
         self.most, self._length, self._places = most, length, latest_groups.tolist()
-        self._sums, self._counts, self._numbers, self._told = sums, counts, numbers, told
+        self._sums, self._counts, self._numbers, self._returned = sums, counts, numbers, returned
         self._products = sums @ sums.T
         self._voices = _summed(sums, numbers, speakers)
         self._spans, self._last, self._scores, self._path = spans, latest, scores, ()
@@ -149,7 +149,7 @@ class OnlineSpeakers:
         if self._length == 0:
             self._sums = np.concatenate([self._sums, np.zeros((1, SIZE), np.int64)])
             self._counts, self._numbers = np.append(self._counts, 0), np.append(self._numbers, -1)
-            self._told = np.concatenate([self._told, np.zeros((1, self.most), np.int64)])
+            self._returned = np.concatenate([self._returned, np.zeros((1, self.most), np.int64)])
             self._places.append(len(self._sums) - 1)
         else:
             self._places.append(self._places[-1])
@@ -169,20 +169,20 @@ class OnlineSpeakers:
                 if group != (first := firsts[cluster]):
                     self._sums[first] += self._sums[group]
                     self._counts[first] += self._counts[group]
-                    self._told[first] += self._told[group]
+                    self._returned[first] += self._returned[group]
             self._places = clusters[self._places].tolist()
             self._sums, self._counts, self._numbers = self._sums[firsts], self._counts[firsts], self._numbers[firsts]
-            self._told, self._products = self._told[firsts], self._sums @ self._sums.T
+            self._returned, self._products = self._returned[firsts], self._sums @ self._sums.T
 
     def _divide(self) -> None:
         """Divide the groups into speakers, and give each the number that most of its vectors had."""
         clusters = divided(self._products, self._counts, 1, len(self._counts))
         sizes = np.bincount(clusters, self._counts).astype(np.int64)
         votes = np.zeros((len(sizes), self.most), np.int64)
-        np.add.at(votes, clusters, self._told * MOST_COUNTED)
+        np.add.at(votes, clusters, self._returned * MOST_COUNTED)
         known = np.flatnonzero(self._numbers >= 0)
         np.add.at(votes, (clusters[known], self._numbers[known]), self._counts[known])
-        votes[:, self._told.sum(axis=0) == 0] += 1  # numbers that were not returned are free
+        votes[:, self._returned.sum(axis=0) == 0] += 1  # numbers that were not returned are free
         votes[(sizes < LEAST) & (np.arange(len(sizes)) != sizes.argmax())] = 0
         numbers = np.full(len(clusters), -1, np.int64)
         while votes.any():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,73 +25,62 @@ from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.product_table import PRODUCT_COLUMNS, limits_of, product_row
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import LANES, ROW
-from model.mel import mel_filters
+from model.mel import slaney_filters
 from model.published.compiled.slots import CompiledStates
 from model.speakers import step as compiled
-from model.speakers.step import BINS, BLOCK, CHANNELS, FRAMES, KEPT, MELS, OVERLAP, POOLED, SIZE, TAPS, WIDTHS
+from model.speakers.step import BANDS, BLOCK, FRAMES, GATES, HIDDEN, LAYERS, MEL_ROW, OVERLAP, ROWS, RUNS, SIZE
 
 SHIPPED = SHIPPED_WEIGHTS / "tutti-speakers.safetensors"
 SAMPLE_RATE = 16_000
 STEP_SAMPLES = compiled.SAMPLES
 """Samples of a step, 80 ms."""
-LEAST_VARIANCE = 1e-4
-"""Of a channel of the last layer, as in training."""
+OUTPUT_SCALE, ZERO = float(np.float32(1 / 127)), 128
+"""Of the outputs of a layer as bytes; they are within ±1."""
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Log-mel frames of the network; implements `model.mel.FeatureConfig`."""
+    """Mel energies of the network; implements `model.mel.FeatureConfig`."""
 
     sample_rate: int = SAMPLE_RATE
     window_samples: int = 400
     hop_samples: int = 160
     fft_size: int = 512
-    mel_bins: int = BINS
-    mel_low_hz: float = 60.0
-    mel_high_hz: float = 7_600.0
+    mel_bins: int = BANDS
+    mel_low_hz: float = 0.0
+    mel_high_hz: float = 8_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class SpeakerWeights:
     """Weights of the network.
 
-    `products`: the layers of frames. `mean`, `scale` (BINS,): of the log-mel frames. `output_scale`: of the bytes of
-    the last layer. `head` (SIZE, 2 * POOLED), `bias` (SIZE,): from mean and deviation of these bytes to a vector.
-    `digest`: SHA-256 of the file.
+    `first` (4 * HIDDEN, BANDS): inputs of the first layer. `products`: outputs of the first layer, inputs and outputs
+    of the others side by side, then the linear layer; gates are in the order input, forget, cell, output. `center`
+    (SIZE,): mean of many vectors. `digest`: SHA-256 of the file.
     """
 
     step_samples: ClassVar = STEP_SAMPLES
 
+    first: Floats
     products: tuple[QuantizedProduct, ...]
-    mean: Floats
-    scale: Floats
-    output_scale: float
-    head: Floats
-    bias: Floats
+    center: Floats
     digest: str
 
     @classmethod
     def load(cls, path: Path = SHIPPED) -> SpeakerWeights:
         """Read the weights. Raises: CheckpointError."""
-        widths = (*WIDTHS[1:], CHANNELS, POOLED)
-        depths = (TAPS * BINS, *(3 * width for width in WIDTHS[1:]), CHANNELS)
+        shapes = [(4 * HIDDEN, HIDDEN), *[(4 * HIDDEN, 2 * HIDDEN)] * (LAYERS - 1), (SIZE, HIDDEN)]
         try:
             blob = path.read_bytes()
             tensors = load(blob)
-            products = tuple(
-                take_product(tensors, f"frames.{layer}", shape)
-                for layer, shape in enumerate(zip(widths, depths, strict=True))
-            )
-            head = tensors["head.weight"].astype(np.float32) * tensors["head.weight_scale"][:, None]
+            products = tuple(take_product(tensors, f"layers.{layer}", shape) for layer, shape in enumerate(shapes))
             return cls(
+                first=_shaped(tensors["first"], 4 * HIDDEN, BANDS),
                 products=products,
-                mean=_shaped(tensors["features.mean"], BINS),
-                scale=_shaped(tensors["features.scale"], BINS),
-                output_scale=float(tensors["output_scale"]),
-                head=_shaped(head, SIZE, 2 * POOLED),
-                bias=_shaped(tensors["head.bias"], SIZE),
+                center=_shaped(tensors["center"], SIZE),
                 digest=digest_of(blob),
             )
         except Exception as error:  # safetensors raises an untyped error of its own
@@ -114,7 +103,7 @@ class SpeakerModel:
         self.capacity = capacity
         self.inputs: NDArray[np.int16] = np.zeros((min(largest or capacity, capacity), STEP_SAMPLES), np.int16)
         self._fields, self.state_bytes = compiled.fields()
-        self._states = CompiledStates(np.zeros(self.state_bytes, np.uint8), capacity=capacity)
+        self._states = CompiledStates(_fresh(self._fields, self.state_bytes), capacity=capacity)
         self.reset, self.export, self.restore = self._states.reset, self._states.export, self._states.restore
         self._arrays = KeptArrays()  # exist as long as this object
         self._constants = self._packed(weights)
@@ -163,21 +152,19 @@ class SpeakerModel:
 
     def _packed(self, weights: SpeakerWeights) -> compiled.Constants:
         keep, config = self._arrays.keep, Features()
-        rows = [product_row(product, keep) for product in weights.products]
+        halves = [part for product in weights.products for part in _halves(product)]
+        rows = [product_row(product, keep) for product in halves]
         table = np.array([[*row, *[0] * (PRODUCT_COLUMNS - len(row))] for row in rows], np.int64)
-        streams, frames = np.divmod(np.arange(BLOCK * FRAMES, dtype=np.int64), FRAMES)
-        scale = np.float32(weights.output_scale)
+        ones = np.ones(BANDS, np.float32)
         return compiled.Constants(
             products=keep(table),
-            features=FeatureTables.of(config, mel_filters(config)).plan(config, keep, weights.mean, weights.scale),
-            limits=keep(limits_of(weights.output_scale, 0)),
-            floor=keep(np.array([LEAST_VARIANCE], np.float32) / (scale * scale)),
-            head=keep((weights.head * scale).T),
-            bias=keep(weights.bias),
-            offsets=(
-                keep(streams * (KEPT[0] + MELS) * BINS + frames * compiled.STRIDE * BINS),
-                keep(np.arange(BLOCK * FRAMES, dtype=np.int64) * 3 * CHANNELS),
-                keep(np.arange(BLOCK * FRAMES, dtype=np.int64) * CHANNELS),
+            features=FeatureTables.of(config, slaney_filters(config)).plan(config, keep, ones, ones),
+            first=keep(weights.first.T),
+            limits=keep(limits_of(weights.products[0].input_scale, weights.products[0].input_zero)),
+            center=keep(weights.center),
+            offsets=keep(np.arange(ROWS, dtype=np.int64) * HIDDEN),
+            fresh=keep(
+                _fresh(self._fields, self.state_bytes)[self._fields.runs :][: compiled.OUTPUTS + compiled.CELLS]
             ),
         )
 
@@ -194,29 +181,43 @@ def _shaped(tensor: NDArray[Any], *shape: int) -> Floats:
     return tensor.astype(np.float32)
 
 
+def _halves(product: QuantizedProduct) -> list[QuantizedProduct]:
+    """Return the products of each `HIDDEN` inputs of a product."""
+    parts = range(0, product.weight.shape[1], HIDDEN)
+    return [replace(product, weight=np.ascontiguousarray(product.weight[:, at : at + HIDDEN])) for at in parts]
+
+
+def _fresh(at: compiled.Fields, size: int) -> NDArray[np.uint8]:
+    """Return the state of a new stream: all zero, which outputs have as bytes at `ZERO`."""
+    state = np.zeros(size, np.uint8)
+    for run in range(RUNS):
+        begin = at.runs + run * (compiled.OUTPUTS + compiled.CELLS)
+        state[begin : begin + compiled.OUTPUTS] = ZERO
+    return state
+
+
 def _work() -> tuple[NDArray[np.uint8], compiled.Work]:
     """Return zeroed work space, and the addresses of its parts."""
-    rows, config = BLOCK * FRAMES, Features()
+    config, runs = Features(), BLOCK * RUNS
     sizes = {
-        "slots": BLOCK * 8,
+        "gains": BLOCK * 4,
         "pcm": BLOCK * (OVERLAP + STEP_SAMPLES) * 2 + 2 * config.fft_size,
         "frames": LANES * 8,
         "transform": config.fft_size * ROW,  # is before the power, where the compiled code expects it
         "power": (config.fft_size // 2 + 1) * ROW,
-        "band": LANES,
-        "rows": rows * 3 * CHANNELS,
-        "last": rows * CHANNELS,
-        "pooled": rows * POOLED,
-        "sums": rows * POOLED * 4,
-        "statistics": 2 * POOLED * 4,
+        "band": ROW,
+        "mels": FRAMES * BLOCK * MEL_ROW,
+        "runs": runs * 8,
+        "rows": runs * 8,
+        "inputs": ROWS * GATES,
+        "sums": runs * GATES,
         "vector": SIZE * 4,
     }
-    for layer, (frames, width) in enumerate(zip(KEPT, WIDTHS, strict=True)):
-        sizes[f"inputs{layer}"] = BLOCK * (frames + compiled.NEW[layer]) * width
+    sizes |= {f"outputs{layer}": (runs + ROWS) * HIDDEN for layer in range(LAYERS)}
     offsets, total = offsets_of(sizes)
     memory = aligned(total)
     start = int(memory.ctypes.data)
     del offsets["transform"]
     places = {name: start + offset for name, offset in offsets.items()}
-    first, second, third, fourth = (places.pop(f"inputs{layer}") for layer in range(4))
-    return memory, compiled.Work(inputs=(first, second, third, fourth), **places)
+    first, second, third = (places.pop(f"outputs{layer}") for layer in range(LAYERS))
+    return memory, compiled.Work(outputs=(first, second, third), **places)

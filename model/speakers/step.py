@@ -1,53 +1,40 @@
-"""Compiled step of the network of voices: 80 ms of samples to statistics of a window, and a vector each fifth step.
+"""Compiled step of the encoder of voices: 80 ms of samples to states of an LSTM, and a vector each `HOP` steps.
 
-Log-mel frames, four convolutions with ReLU and a linear layer with ReLU, to a frame each 20 ms; mean and deviation of
-the frames with voice in the last 1.6 s, or since a pause in them; a linear layer; norm 1. Products of frames have exact
-sums of 8-bit inputs; the sums of a window's frames are integers, held exactly in float32; everything else adds in a
-fixed order. So a stream's bits depend neither on the batch nor on the processor.
+Mel energies of frames of 10 ms at an equal level, three LSTM layers, a linear layer with ReLU, norm 1, less the mean of
+many voices, norm 1. A run of the LSTM begins after a pause and lasts `ENDS` steps with voice; another one begins when
+it has had `FOLLOWS`. The oldest gives the vectors. Products of 8-bit outputs of the layers have exact sums; everything
+else adds in a fixed order in float32. So a stream's bits depend neither on the batch nor on the processor.
 
-A step is silent if it is far below the loudest one of the last seconds or close to the floor of the noise. After
-`QUIET` silent steps a step costs its level alone.
+A step is silent if it is far below the loudest one of the last seconds or close to the floor of the noise. The states
+do not see silent steps, which cost their level alone.
+Source of the network: Wan et al. 2018, https://arxiv.org/abs/1710.10467.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from model.int8.features import FeaturePlan, feature_bytes
-from model.int8.kernels import copy_bytes
-from model.int8.product import PANEL_SUMS
-from model.int8.product_table import BIAS, LIMITS, MULTIPLIER, PANELS, multiply_rows, product_at
-from model.int8.vectors import LANES, ROW, Ints, Vectors, kernel
+from model.int8.features import FeaturePlan, power_spectrum
+from model.int8.kernels import copy_bytes, quantized, scaled
+from model.int8.product_table import BIAS, MULTIPLIER, multiply_rows, product_at
+from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
 from model.machine.compiled import ZERO, compiled, entry_point, float32_at, int64_at
 from model.published.compiled.float_product import float_product
-from model.published.compiled.kernels import same, sums_to_bytes
 
 SAMPLES, OVERLAP = 1_280, 240
 """Samples of a step, and those before it that its first frame reads again."""
-BINS, CHANNELS, POOLED, SIZE = 48, 192, 384, 256
-"""Mel bands, channels of a convolution, of a frame of the last layer, numbers of a vector."""
-MELS, FRAMES = 8, 4
-"""Frames of 10 ms in a step, and of 20 ms after the first convolution."""
-TAPS, STRIDE = 5, 2
-"""Frames of 10 ms that a frame of 20 ms reads, and between two of them."""
-DILATIONS = (1, 2, 3)
-"""Of the other convolutions, of three frames each."""
-KEPT = (TAPS - STRIDE, *(2 * dilation for dilation in DILATIONS))
-"""Frames of a convolution's inputs that the next step reads again."""
-NEW = (MELS, FRAMES, FRAMES, FRAMES)
-"""Frames of these inputs in a step."""
-WIDTHS = (BINS, CHANNELS, CHANNELS, CHANNELS)
-"""Bytes of a frame of these inputs."""
-HOP, BLOCKS = 5, 4
-"""Steps from a vector to the next, and blocks of that length in a window."""
-LEAST, LEAST_NEW = 20, 8
-"""Least frames with voice in a window with a vector, and in its newest block."""
+BANDS, HIDDEN, LAYERS, SIZE = 40, 256, 3, 256
+"""Mel bands, outputs of a layer, layers, numbers of a vector."""
+FRAMES = 8
+"""Frames of 10 ms in a step."""
+HOP, RUNS = 5, 2
+"""Steps from a vector to the next, and most runs of a stream at a time."""
+FOLLOWS, ENDS = 15, 25
+"""Steps with voice of a run at which the next one begins, and at which it ends."""
+LEAST, LEAST_NEW = 5, 2
+"""Least steps with voice in a run with a vector, and among the last `HOP`."""
 PAUSE = 3
-"""Silent steps after which a window begins anew, because another voice may follow."""
-LATE = 2
-"""Steps from the voice in the samples to the frames that describe it."""
-QUIET = LATE + 1
-"""Silent steps after which nothing is computed."""
+"""Silent steps after which all runs begin anew, because another voice may follow."""
 RANGE = 1_000
 """30 dB: a silent step has less than this part of the highest energy."""
 DECAY, RISE = 8, 6
@@ -56,122 +43,151 @@ ABOVE_FLOOR = 3
 """Energy of a step with voice, as a multiple of the floor."""
 SILENCE = SAMPLES * 100
 """Energy of a step that is always silent: -70 dB of full scale."""
-BLOCK = 16
-"""Most streams of a compiled call: their work space fits the second-level cache next to the weights."""
+LEVEL = SAMPLES * 32_768 * 32_768 / 1_000
+"""Energy of a step with voice at the level that the network expects: -30 dB of full scale."""
+REMEMBERED = 32
+"""Steps with voice whose energies make up the level of a stream."""
+BLOCK, ROWS = 12, 48
+"""Most streams of a compiled call: as many as the largest tiles of products have rows; most rows of a product."""
 FLOAT = 4  # bytes
 STEP_S = SAMPLES / 16_000
+MEL_ROW = -(-BANDS // LANES) * ROW
+"""Bytes of a frame's energies."""
+GATES = 4 * HIDDEN * FLOAT
+"""Bytes of the gates of a layer: input, forget, cell, output."""
 
-HIGHEST, FLOOR, STEPS, QUIET_STEPS, VOICE, BEGAN, COUNTS = range(7)
-CONTROLS = COUNTS + BLOCKS
-"""int64 numbers of a state: energies, steps, silent steps since voice, one bit each for the last steps with voice, the
-steps before the voice after the last pause, and frames with voice in each block, the newest last."""
+HIGHEST, FLOOR, MEAN, VOICED, STEPS, VOICE, COUNTS = range(7)
+BEGAN, CONTROLS = COUNTS + RUNS, COUNTS + 2 * RUNS
+"""int64 numbers of a state: energies, steps with voice and all steps, one bit each for the last steps with voice, the
+steps with voice of each run, 0 for one that does not go on, and the steps before it."""
+OUTPUTS, CELLS = LAYERS * HIDDEN, LAYERS * HIDDEN * FLOAT
+"""Bytes of a run's outputs of all layers, as bytes, and of their cells, as floats."""
 
 
 class Fields(NamedTuple):
-    """Byte offsets in a stream's state: numbers, last samples, inputs of the convolutions, sums of each block."""
+    """Byte offsets in a stream's state: last samples, and runs of outputs and cells."""
 
     samples: int
-    contexts: tuple[int, int, int, int]
-    sums: int
+    runs: int
 
 
 def fields() -> tuple[Fields, int]:
     """Return the parts of a state, and its size in bytes."""
     samples = CONTROLS * 8
-    at, contexts = samples + OVERLAP * 2, []
-    for frames, width in zip(KEPT, WIDTHS, strict=True):
-        contexts.append(at)
-        at += frames * width
-    at = contexts[0] + -(-(at - contexts[0]) // ROW) * ROW  # they are cleared in whole vectors
-    first, second, third, fourth = contexts
-    return Fields(samples, (first, second, third, fourth), at), at + BLOCKS * 2 * POOLED * FLOAT
+    runs = samples + OVERLAP * 2
+    return Fields(samples, runs), runs + RUNS * (OUTPUTS + CELLS)
 
 
 class Constants(NamedTuple):
-    """Addresses of the weights: table of the five products, features, limits of the last outputs, head, offsets."""
+    """Addresses of the weights.
+
+    `products`: a table of the recurrent product of the first layer, input and recurrent product of the second and the
+    third, and the linear layer.
+    """
 
     products: int
     features: FeaturePlan
-    limits: int  # of the frames that are summed
-    floor: int  # (1,) float32: least variance, in units of those frames
-    head: int  # (2 * POOLED, SIZE) float32
-    bias: int  # (SIZE,) float32
-    offsets: tuple[int, int, int]  # int64: rows of the first and of the second convolution, and whole rows
+    first: int  # (BANDS, 4 * HIDDEN) float32: inputs of the first layer
+    limits: int  # of the outputs as bytes
+    center: int  # (SIZE,) float32: mean of many vectors
+    offsets: int  # (ROWS,) int64: rows of outputs
+    fresh: int  # a run that begins
 
 
 class Work(NamedTuple):
     """Addresses of work space for a block of streams."""
 
-    slots: int  # (BLOCK,) int64, of the streams that are not silent
+    gains: int  # (BLOCK,) float32, of the streams with voice
     pcm: int  # (BLOCK, OVERLAP + SAMPLES) int16, and memory that a window may read past its frame
     frames: int
     power: int
     band: int
-    inputs: tuple[int, int, int, int]  # (BLOCK, KEPT[i] + frames, WIDTHS[i]) bytes
-    rows: int  # (BLOCK * FRAMES, 3 * CHANNELS) bytes
-    last: int  # (BLOCK * FRAMES, CHANNELS) bytes
-    pooled: int  # (BLOCK * FRAMES, POOLED) bytes
-    sums: int  # (BLOCK * FRAMES, POOLED) int32
-    statistics: int  # (2 * POOLED,) float32
+    mels: int  # (FRAMES, streams, MEL_ROW) bytes
+    runs: int  # (BLOCK * RUNS,) int64: addresses of the runs
+    rows: int  # (BLOCK * RUNS,) int64: the stream of each, among those with voice
+    outputs: tuple[int, int, int]  # (1 + frames, runs, HIDDEN) bytes: the last outputs, and those of the frames
+    inputs: int  # (ROWS, 4 * HIDDEN) float32 or int32: gates' part of a layer's inputs
+    sums: int  # (BLOCK * RUNS, 4 * HIDDEN) int32: gates' part of the last outputs
     vector: int  # (SIZE,) float32
 
 
 Network = tuple[Constants, Fields, Work]
-States = tuple[int, int, int]
-"""Address of the slab, bytes from one state to the next, and number of the streams in `Work.slots`."""
-
-_to_bytes = sums_to_bytes(same)  # least and largest byte bound it: ReLU
 
 
-@kernel
-def add_frame(v: Vectors, frame: Any, sums: Any) -> None:
-    """Add a frame of bytes and its squares to the sums of a block; all are integers below 2 ** 24."""
-    for index in range(POOLED // LANES):
-        x = v.bytes_as_ints(v.at(frame, index * LANES)).to_floats()
-        at, square = index * ROW, POOLED * FLOAT + index * ROW
-        v.keep(v.floats(sums, at) + x, sums, at)
-        v.keep(v.floats(sums, square) + x * x, sums, square)
+def _advance(v: Vectors, gate_of: Any, cell: Any, limits: Any, out: Any) -> None:
+    """Compute a step of a layer: its cells in place, and its outputs as bytes.
+
+    `gate_of(gate, offset)`: sum of a gate's inputs at a vector. Source: Hochreiter and Schmidhuber 1997.
+    """
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        inward, forget, new, outward = (gate_of(gate, offset) for gate in range(4))
+        memory = forget.sigmoid() * v.floats(cell, offset) + _gated_tanh(v, inward, new)
+        v.keep(memory, cell, offset)
+        v.keep_bytes(quantized(v, _gated_tanh(v, outward, memory), limits), out, v.times(index, LANES))
+        return []
+
+    v.loop(HIDDEN // LANES, [], body)
 
 
-@kernel
-def describe(v: Vectors, sums: Any, count: Any, floor: Any, out: Any) -> None:
-    """Write mean and deviation of a window's `count` frames from the sums of its blocks."""
-    frames = v.count(count)
-    for index in range(POOLED // LANES):
-        totals = []
-        for part in range(2):
-            at = part * POOLED * FLOAT + index * ROW
-            total = v.floats(sums, at)
-            for block in range(1, BLOCKS):
-                total = total + v.floats(sums, block * 2 * POOLED * FLOAT + at)
-            totals.append(total / frames)
-        mean, square = totals
-        v.keep(mean, out, index * ROW)
-        v.keep((square - mean * mean).most(v.all(floor)).root(), out, POOLED * FLOAT + index * ROW)
+def _gated_tanh(v: Vectors, gate: Floats, x: Floats) -> Floats:
+    """Return sigmoid(gate) * tanh(x) with one division."""
+    power = (x * -2.0).exp()
+    return (v.constant(1.0) - power) / (((-gate).exp() + 1.0) * (power + 1.0))
 
 
 @kernel
-def to_norm(v: Vectors, vector: Any, bias: Any) -> None:
-    """Add the bias and divide a vector by its length."""
-    parts = [v.floats(vector, index * ROW) + v.floats(bias, index * ROW) for index in range(SIZE // LANES)]
+def advance_first(
+    v: Vectors, inputs: Any, sums: Any, multiplier: Any, bias: Any, cell: Any, limits: Any, out: Any
+) -> None:
+    """Compute a step of the first layer, whose inputs' part of the gates is in floats."""
+
+    def gate_of(gate: int, offset: Any) -> Floats:
+        at = v.at(offset, gate * HIDDEN * FLOAT)
+        return v.floats(inputs, at) + scaled(v, sums, multiplier, bias, at)
+
+    _advance(v, gate_of, cell, limits, out)
+
+
+@kernel
+def advance(v: Vectors, inputs: Any, sums: Any, multiplier: Any, bias: Any, cell: Any, limits: Any, out: Any) -> None:
+    """Compute a step of another layer, whose inputs and last outputs have the same scale."""
+
+    def gate_of(gate: int, offset: Any) -> Floats:
+        at = v.at(offset, gate * HIDDEN * FLOAT)
+        total = (v.ints(inputs, at) + v.ints(sums, at)).to_floats()
+        return total * v.floats(multiplier, at) + v.floats(bias, at)
+
+    _advance(v, gate_of, cell, limits, out)
+
+
+@kernel
+def band_energies(v: Vectors, power: Any, weights: Any, count: Any, out: Any) -> None:
+    """Compute the energy of one mel band of sixteen frames."""
+
+    def add(index: Any, carried: list[Any]) -> Any:
+        return [carried[0] + v.floats(power, v.times(index, ROW)) * v.all(weights, v.times(index, 4))]
+
+    v.keep(v.loop(count, [v.constant(0.0)], add)[0], out)
+
+
+@kernel
+def to_vector(v: Vectors, sums: Any, multiplier: Any, bias: Any, center: Any, out: Any) -> None:
+    """Write the vector: ReLU of the linear layer, norm 1, less the mean, norm 1."""
+    parts = [scaled(v, sums, multiplier, bias, index * ROW).most(0.0) for index in range(SIZE // LANES)]
+    length = _length(v, parts)
+    parts = [part / length - v.floats(center, index * ROW) for index, part in enumerate(parts)]
+    length = _length(v, parts)
+    for index, part in enumerate(parts):
+        v.keep(part / length, out, index * ROW)
+
+
+def _length(v: Vectors, parts: list[Floats]) -> Floats:
     total = v.constant(0.0)
     for part in parts:
         total = total + part * part
-    length = total.sum().most(1e-20).root()
-    for index, part in enumerate(parts):
-        v.keep(part / length, vector, index * ROW)
-
-
-@kernel
-def clear(v: Vectors, memory: Any, size: Any) -> None:
-    """Write zeros; `size` bytes, a multiple of 64."""
-    zero = Ints(v.builder, v.constant(0.0).as_ints().value)
-
-    def body(index: Any, _: Any) -> Any:
-        v.keep(zero.as_floats(), memory, v.times(index, ROW))
-        return []
-
-    v.loop(v.builder.udiv(v.number(size), v.number(ROW)), [], body)
+    return total.sum().most(1e-20).root()
 
 
 @entry_point
@@ -183,24 +199,22 @@ def step(network: Network, memory: tuple[int, int, int, int, int], count: int) -
     """
     _, at, work = network
     samples, slots, slab, stride, out = memory
-    used = 0
+    used = runs = 0
     for row in range(count):
         state = slab + int64_at(slots)[row] * stride
         pcm = samples + row * SAMPLES * 2
         _measure(state, pcm)
-        if int64_at(state)[QUIET_STEPS] < QUIET:
+        if int64_at(state)[VOICE] & 1:
             joined = work.pcm + used * (OVERLAP + SAMPLES) * 2
             copy_bytes(joined, state + at.samples, OVERLAP * 2)
             copy_bytes(joined + OVERLAP * 2, pcm, SAMPLES * 2)
-            int64_at(work.slots)[used] = int64_at(slots)[row]
+            float32_at(work.gains)[used] = LEVEL / max(int64_at(state)[MEAN], SILENCE)
+            runs = _choose_runs(network, state, used, runs)
             used += 1
-        elif int64_at(state)[QUIET_STEPS] == QUIET:
-            clear(state + at.contexts[0], at.sums - at.contexts[0])
         copy_bytes(state + at.samples, pcm + (SAMPLES - OVERLAP) * 2, OVERLAP * 2)
     if used:
-        _convolve(network, (slab, stride, used))
-        for row in range(used):
-            _add_voice(network, slab + int64_at(work.slots)[row] * stride, row)
+        _energies(network, used)
+        _recur(network, used, runs)
     for row in range(count):
         _end_step(network, slab + int64_at(slots)[row] * stride, out + row * (1 + SIZE) * FLOAT)
 
@@ -215,8 +229,10 @@ def _measure(state: int, pcm: int) -> None:
     voice = energy > SILENCE and energy * RANGE > numbers[HIGHEST] and energy > ABOVE_FLOOR * numbers[FLOOR]
     numbers[FLOOR] = min(energy, floor + (floor >> RISE)) if numbers[STEPS] else energy // ABOVE_FLOOR
     numbers[VOICE] = (numbers[VOICE] << 1 | voice) & 255
-    numbers[QUIET_STEPS] = 0 if voice else numbers[QUIET_STEPS] + 1
     numbers[STEPS] += 1
+    if voice:
+        numbers[VOICED] += 1
+        numbers[MEAN] += (energy - numbers[MEAN]) // min(numbers[VOICED], REMEMBERED)
 
 
 @compiled
@@ -233,112 +249,125 @@ def _energy(pcm: int) -> int:
 
 
 @compiled
-def _convolve(network: Network, states: States) -> None:
-    """Compute the frames of streams, from `work.pcm` to `work.pooled`."""
+def _energies(network: Network, streams: int) -> None:
+    """Compute the mel energies of the frames of streams, from `work.pcm` to `work.mels`."""
     constants, _, work = network
-    count = states[2]
-    first, last = product_at(constants.products, 0), product_at(constants.products, 4)
-    _read_contexts(network, states, 0)
-    joined, wide = (OVERLAP + SAMPLES) * 2, (KEPT[0] + MELS) * BINS
-    memory, frames = (work.frames, work.power, work.band), (work.inputs[0] + KEPT[0] * BINS, wide)
-    feature_bytes(constants.features, first[LIMITS], memory, (work.pcm, joined), MELS, count, frames)
-    _keep_contexts(network, states, 0)
-    multiply_rows(first, work.inputs[0], constants.offsets[0], count * FRAMES, work.sums)
-    for layer in range(1, 4):
-        _read_contexts(network, states, layer)
-        _activate(network, layer - 1, count, work.inputs[layer], KEPT[layer])
-        _keep_contexts(network, states, layer)
-        wide = (KEPT[layer] + FRAMES) * CHANNELS
-        for row in range(count):
-            for frame in range(FRAMES):
-                target = work.rows + (row * FRAMES + frame) * 3 * CHANNELS
-                source = work.inputs[layer] + row * wide + frame * CHANNELS
-                for tap in range(3):
-                    copy_bytes(target + tap * CHANNELS, source + tap * DILATIONS[layer - 1] * CHANNELS, CHANNELS)
-        product = product_at(constants.products, layer)
-        multiply_rows(product, work.rows, constants.offsets[1], count * FRAMES, work.sums)
-    _activate(network, 3, count, work.last, 0)
-    multiply_rows(last, work.last, constants.offsets[2], count * FRAMES, work.sums)
-    for row in range(count * FRAMES):
-        sums = work.sums + row * last[PANELS] * PANEL_SUMS
-        _to_bytes(sums, last[MULTIPLIER], last[BIAS], constants.limits, work.pooled + row * POOLED, POOLED // LANES)
+    plan, wide = constants.features, (OVERLAP + SAMPLES) * 2
+    starts, lanes, bands = int64_at(work.frames), float32_at(work.band), int64_at(plan.bands)
+    tables = (plan.window, plan.twiddles, plan.splits, plan.order)
+    total = streams * FRAMES
+    for first in range(0, total, LANES):
+        for lane in range(LANES):
+            row, frame = divmod(min(first + lane, total - 1), FRAMES)
+            starts[lane] = work.pcm + row * wide + frame * plan.hop * 2
+        power_spectrum(work.frames, plan.window_vectors, tables, plan.fft_size, work.power)
+        for band in range(BANDS):
+            weights = plan.band_weights + bands[3 * band + 2] * 4
+            band_energies(work.power + bands[3 * band] * ROW, weights, bands[3 * band + 1], work.band)
+            for lane in range(min(LANES, total - first)):
+                row, frame = divmod(first + lane, FRAMES)
+                energy = lanes[lane] * float32_at(work.gains)[row]
+                float32_at(work.mels + (frame * streams + row) * MEL_ROW)[band] = energy
 
 
 @compiled
-def _activate(network: Network, layer: int, count: int, out: int, context_frames: int) -> None:
-    """Write the outputs of a convolution from its sums, of each stream after `context_frames`."""
+def _recur(network: Network, streams: int, runs: int) -> None:
+    """Advance the runs of streams by the frames of a step."""
+    _, _, work = network
+    group = FRAMES
+    while group * runs > ROWS:
+        group //= 2
+    for run in range(runs):
+        outputs = int64_at(work.runs)[run]
+        for layer in range(LAYERS):
+            copy_bytes(work.outputs[layer] + run * HIDDEN, outputs + layer * HIDDEN, HIDDEN)
+    for first in range(0, FRAMES, group):
+        for layer in range(LAYERS):
+            _layer(network, layer, (first, group), (streams, runs))
+        for layer in range(LAYERS):
+            copy_bytes(work.outputs[layer], work.outputs[layer] + group * runs * HIDDEN, runs * HIDDEN)
+    for run in range(runs):
+        outputs = int64_at(work.runs)[run]
+        for layer in range(LAYERS):
+            copy_bytes(outputs + layer * HIDDEN, work.outputs[layer] + run * HIDDEN, HIDDEN)
+
+
+@compiled
+def _layer(network: Network, layer: int, frames: tuple[int, int], rows: tuple[int, int]) -> None:
+    """Advance a layer by frames: the first of them, and their number; `rows`: numbers of streams and of runs."""
     constants, _, work = network
-    product, limits = product_at(constants.products, layer), product_at(constants.products, layer + 1)[LIMITS]
-    for row in range(count):
-        for frame in range(FRAMES):
-            sums = work.sums + (row * FRAMES + frame) * product[PANELS] * PANEL_SUMS
-            target = out + (row * (context_frames + FRAMES) + context_frames + frame) * CHANNELS
-            _to_bytes(sums, product[MULTIPLIER], product[BIAS], limits, target, CHANNELS // LANES)
+    (first, group), (streams, runs), outputs = frames, rows, work.outputs[layer]
+    product = product_at(constants.products, 2 * layer)
+    if layer == 0:
+        mels = work.mels + first * streams * MEL_ROW
+        vectors = 4 * HIDDEN // LANES
+        float_product(mels, MEL_ROW, group * streams, constants.first, GATES, BANDS, vectors, work.inputs, GATES)
+    else:
+        below = work.outputs[layer - 1] + runs * HIDDEN
+        from_below = product_at(constants.products, 2 * layer - 1)
+        multiply_rows(from_below, below, constants.offsets, group * runs, work.inputs)
+    for frame in range(group):
+        multiply_rows(product, outputs + frame * runs * HIDDEN, constants.offsets, runs, work.sums)
+        for run in range(runs):
+            sums, cell = work.sums + run * GATES, int64_at(work.runs)[run] + OUTPUTS + layer * HIDDEN * FLOAT
+            out = outputs + ((1 + frame) * runs + run) * HIDDEN
+            if layer == 0:
+                inputs = work.inputs + (frame * streams + int64_at(work.rows)[run]) * GATES
+                advance_first(inputs, sums, product[MULTIPLIER], product[BIAS], cell, constants.limits, out)
+            else:
+                inputs = work.inputs + (frame * runs + run) * GATES
+                advance(inputs, sums, product[MULTIPLIER], product[BIAS], cell, constants.limits, out)
 
 
 @compiled
-def _read_contexts(network: Network, states: States, layer: int) -> None:
-    """Write the kept frames of a convolution's inputs before the new ones."""
-    _, at, work = network
-    slab, stride, count = states
-    frames, width = KEPT[layer], WIDTHS[layer]
-    for row in range(count):
-        state = slab + int64_at(work.slots)[row] * stride + at.contexts[layer]
-        copy_bytes(work.inputs[layer] + row * (frames + NEW[layer]) * width, state, frames * width)
-
-
-@compiled
-def _keep_contexts(network: Network, states: States, layer: int) -> None:
-    """Keep the last frames of a convolution's inputs for the next step."""
-    _, at, work = network
-    slab, stride, count = states
-    frames, width = KEPT[layer], WIDTHS[layer]
-    for row in range(count):
-        state = slab + int64_at(work.slots)[row] * stride + at.contexts[layer]
-        copy_bytes(state, work.inputs[layer] + (row * (frames + NEW[layer]) + NEW[layer]) * width, frames * width)
-
-
-@compiled
-def _add_voice(network: Network, state: int, row: int) -> None:
-    """Add the frames of a stream to its newest block, if the samples that they describe have voice."""
-    _, at, work = network
+def _choose_runs(network: Network, state: int, row: int, runs: int) -> int:
+    """End and begin runs of a stream before a step with voice; list those that go on; return the number of all."""
+    constants, at, work = network
     numbers = int64_at(state)
-    if numbers[VOICE] >> LATE & ((2 << PAUSE) - 1) == 1:
-        clear(state + at.sums, BLOCKS * 2 * POOLED * FLOAT)
-        for block in range(BLOCKS):
-            numbers[COUNTS + block] = 0
-        numbers[BEGAN] = numbers[STEPS] - 1 - LATE
-    if numbers[VOICE] >> LATE & 1:
-        for frame in range(FRAMES):
-            add_frame(
-                work.pooled + (row * FRAMES + frame) * POOLED, state + at.sums + (BLOCKS - 1) * 2 * POOLED * FLOAT
-            )
-        numbers[COUNTS + BLOCKS - 1] += FRAMES
+    if numbers[VOICE] & ((2 << PAUSE) - 1) == 1:
+        for run in range(RUNS):
+            numbers[COUNTS + run] = 0
+    newest, free = ENDS, 0
+    for run in range(RUNS):
+        if numbers[COUNTS + run] == ENDS:
+            numbers[COUNTS + run] = 0
+        if numbers[COUNTS + run]:
+            newest = min(newest, numbers[COUNTS + run])
+        else:
+            free = run
+    if newest in (FOLLOWS, ENDS):
+        copy_bytes(state + at.runs + free * (OUTPUTS + CELLS), constants.fresh, OUTPUTS + CELLS)
+        numbers[COUNTS + free], numbers[BEGAN + free] = 1, numbers[STEPS] - 1
+        int64_at(work.runs)[runs] = state + at.runs + free * (OUTPUTS + CELLS)
+        int64_at(work.rows)[runs] = row
+        runs += 1
+    else:
+        free = RUNS
+    for run in range(RUNS):
+        if run != free and numbers[COUNTS + run]:
+            numbers[COUNTS + run] += 1
+            int64_at(work.runs)[runs] = state + at.runs + run * (OUTPUTS + CELLS)
+            int64_at(work.rows)[runs] = row
+            runs += 1
+    return runs
 
 
 @compiled
 def _end_step(network: Network, state: int, out: int) -> None:
-    """At the end of a block, write the vector of the window if it has enough voice, and begin a block."""
+    """At the end of a hop, write the vector of the oldest run if it has enough voice."""
     constants, at, work = network
     numbers = int64_at(state)
     if numbers[STEPS] % HOP:
         return
-    frames = numbers[COUNTS]
-    for block in range(1, BLOCKS):
-        frames += numbers[COUNTS + block]
-    if frames >= LEAST and numbers[COUNTS + BLOCKS - 1] >= LEAST_NEW:
-        describe(state + at.sums, frames, constants.floor, work.statistics)
-        float_product(
-            work.statistics, 2 * POOLED * FLOAT, 1, constants.head, SIZE * FLOAT, 2 * POOLED, SIZE // LANES,
-            work.vector, SIZE * FLOAT,
-        )  # fmt: skip
-        to_norm(work.vector, constants.bias)
-        float32_at(out)[0] = min(numbers[STEPS] - numbers[BEGAN], BLOCKS * HOP) * STEP_S
+    oldest = 0
+    for run in range(1, RUNS):
+        oldest = run if numbers[COUNTS + run] > numbers[COUNTS + oldest] else oldest
+    new, bits = 0, numbers[VOICE] & ((1 << HOP) - 1)
+    while bits:
+        new, bits = new + (bits & 1), bits >> 1
+    if numbers[COUNTS + oldest] >= LEAST and new >= LEAST_NEW:
+        last, outputs = product_at(constants.products, 2 * LAYERS - 1), state + at.runs + oldest * (OUTPUTS + CELLS)
+        multiply_rows(last, outputs + (LAYERS - 1) * HIDDEN, constants.offsets, 1, work.sums)
+        to_vector(work.sums, last[MULTIPLIER], last[BIAS], constants.center, work.vector)
+        float32_at(out)[0] = (numbers[STEPS] - numbers[BEGAN + oldest]) * STEP_S
         copy_bytes(out + FLOAT, work.vector, SIZE * FLOAT)
-    if frames:
-        size = 2 * POOLED * FLOAT
-        for block in range(BLOCKS - 1):
-            copy_bytes(state + at.sums + block * size, state + at.sums + (block + 1) * size, size)
-            numbers[COUNTS + block] = numbers[COUNTS + block + 1]
-        clear(state + at.sums + (BLOCKS - 1) * size, size)
-        numbers[COUNTS + BLOCKS - 1] = 0

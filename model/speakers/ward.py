@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from model.speakers.vectors import ONE, Floats, Integers
 
-NEAR = 0.3
+NEAR = 0.25
 """Squared distance of the means of two parts of one voice."""
-FAR = 2.5
+FAR = 2.0
 """Least growth, beyond that, by a merge of two voices."""
 
 Labels = NDArray[np.int64]

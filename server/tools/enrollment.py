@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.speakers.online import SAME_VOICE
-from model.speakers.slot_model import SAMPLE_RATE, STEP_SAMPLES, WINDOW_S, SpeakerWeights
+from model.speakers.slot_model import SAMPLE_RATE, STEP_SAMPLES, SpeakerWeights
 from model.speakers.step import HOP
 from model.speakers.vectors import Vector, mean_of, similarity
 from model.speakers.whole import speakers_of_recording
@@ -49,23 +49,24 @@ def enroll(files: Sequence[Path], read: RecordingReader) -> Enrollment:
 
 @dataclass(frozen=True, slots=True)
 class _Voiced:
-    """Vectors of a recording (N, SIZE), and the middle of the window of each, in seconds."""
+    """Vectors of a recording (N, SIZE), and start and end of the audio of each (N, 2), in seconds."""
 
     vectors: Vector
-    middles_s: Sequence[float]
+    spans_s: NDArray[np.float64]
 
 
 def _vectors(weights: SpeakerWeights, pcm: NDArray[np.int16]) -> _Voiced:
     model = weights.slots(capacity=1, largest=1)
-    rows, middles = [], []
+    rows, spans = [], []
     for step in range(len(pcm) // STEP_SAMPLES):
         model.inputs[0] = pcm[step * STEP_SAMPLES : (step + 1) * STEP_SAMPLES]
         (row,) = model.run([0])
         if row[0]:
             rows.append(row[1:])
-            middles.append((step + 1) * STEP_SAMPLES / SAMPLE_RATE - WINDOW_S / 2)
+            end_s = (step + 1) * STEP_SAMPLES / SAMPLE_RATE
+            spans.append((end_s - float(row[0]), end_s))
     size = model.run([]).shape[1] - 1
-    return _Voiced(np.array(rows, np.float32).reshape(len(rows), size), middles)
+    return _Voiced(np.array(rows, np.float32).reshape(len(rows), size), np.array(spans, np.float64).reshape(-1, 2))
 
 
 def _check_one_voice(files: Sequence[Path], by_file: Sequence[_Voiced]) -> None:
@@ -73,12 +74,14 @@ def _check_one_voice(files: Sequence[Path], by_file: Sequence[_Voiced]) -> None:
     advice = "enroll one voice at a time, from recordings in which no one else speaks"
     voiced = [(file, one) for file, one in zip(files, by_file, strict=True) if len(one.vectors)]
     for file, one in voiced:
-        labels = speakers_of_recording(one.vectors)
+        labels = speakers_of_recording(one.vectors, one.spans_s)
         if labels.any():
-            raise NotEnrolled(
-                f"{file}: two voices, the second at {one.middles_s[int(labels.argmax())]:.1f} s; {advice}"
-            )
-    labels = speakers_of_recording(np.concatenate([one.vectors for _, one in voiced]))
+            at_s = one.spans_s[int(labels.argmax())].mean()
+            raise NotEnrolled(f"{file}: two voices, the second at {at_s:.1f} s; {advice}")
+    vectors, spans_s = (
+        np.concatenate(parts) for parts in zip(*((one.vectors, one.spans_s) for _, one in voiced), strict=True)
+    )
+    labels = speakers_of_recording(vectors, spans_s)
     ends = np.cumsum([len(one.vectors) for _, one in voiced])
     voices = [int(np.bincount(part).argmax()) for part in np.split(labels, ends[:-1])]
     first, mean = voiced[0][0], mean_of(voiced[0][1].vectors)

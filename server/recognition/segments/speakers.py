@@ -157,7 +157,7 @@ class Speakers:
         numbers = changes_at_pauses(words, [int(labels[at]) for at in near])
         others = [0] * len(words)
         if rules.voice:
-            path = others_in_recording(vectors, np.frombuffer(rules.voice, np.float32))
+            path = others_in_recording(vectors, spans_s, np.frombuffer(rules.voice, np.float32))
             others = changes_at_pauses(words, [path[at] for at in near])
         order: dict[int, int] = {}
         for number in numbers:

@@ -67,4 +67,5 @@ def test_bytes_that_are_no_state_are_refused() -> None:
 
 def test_a_recording_is_compared_as_a_whole() -> None:
     vectors = np.stack([voice(number) for number in (0, 0, 7, 7, 0, 0)])
-    assert list(others_in_recording(vectors, voice(0))) == [0, 0, 1, 1, 0, 0]
+    spans_s = np.array([(0.4 * at, 0.4 * at + 1.6) for at in range(6)])
+    assert list(others_in_recording(vectors, spans_s, voice(0))) == [0, 0, 1, 1, 0, 0]

@@ -17,9 +17,8 @@ from model.speakers.slot_model import STEP_SAMPLES, SpeakerModel, SpeakerWeights
 from model.speakers.step import HOP, SIZE
 from model.speakers.vectors import similarity
 
-WINDOW_S = 1.6
 SAMPLES = Path(__file__).parents[3] / "model" / "samples"
-DIGEST = "26ac414f3c85d09208d2daaf74376cf19a0447e1a4e232cd25feefd36a762995"
+DIGEST = "fbc6792211e672dd114873a78fc0dd0651d6372b0400966bfadcfcc37fbdefd5"
 
 
 def steps_of(pcm: PCM) -> PCM:
@@ -56,8 +55,7 @@ def test_speech_has_a_vector_of_norm_1_each_hop(weights: SpeakerWeights) -> None
     found = np.flatnonzero(outputs[:, 0])
     assert len(found) >= 5
     lengths = outputs[found, 0]
-    assert ((lengths > 0.3) & (lengths <= WINDOW_S + 1e-6)).all()
-    assert lengths.max() == pytest.approx(WINDOW_S)
+    assert ((lengths >= 0.4) & (lengths <= 4.0)).all()
     assert np.diff(found).min() >= HOP
     np.testing.assert_allclose(np.linalg.norm(outputs[found, 1:], axis=1), 1, atol=1e-5)
     assert not outputs[outputs[:, 0] == 0, 1:].any()
@@ -68,7 +66,7 @@ def test_silence_and_a_little_voice_have_no_vector(weights: SpeakerWeights) -> N
     speech, silence = recording("demo"), np.zeros((40, STEP_SAMPLES), np.int16)
     assert not vectors_of(model, silence)[:, 0].any()
     assert not vectors_of(model, np.concatenate([silence, speech[20:24], silence]))[:, 0].any()
-    after = vectors_of(model, np.concatenate([speech, silence]))[len(speech) + 3 + 20 :]
+    after = vectors_of(model, np.concatenate([speech, silence]))[len(speech) + HOP :]
     assert not after[:, 0].any()
 
 
@@ -82,17 +80,10 @@ def test_a_window_begins_anew_after_a_pause(weights: SpeakerWeights) -> None:
         outputs: np.ndarray = vectors_of(SpeakerModel(weights, 1), np.concatenate(steps))[30:]
         return outputs
 
-    lengths = {pause: [round(float(length), 2) for length in after(pause)[:, 0] if length] for pause in (2, 3, 5)}
-    assert lengths == {2: [1.6] * 4, 3: [0.8, 1.2, 1.6], 5: [0.8, 1.2, 1.6]}
-    assert after(5).tobytes() == after(5, other).tobytes()  # of what was before nothing is in the vectors
-
-
-def test_long_silence_leaves_no_trace_in_what_follows(weights: SpeakerWeights) -> None:
-    # the level of the voice and the floor of noise are remembered, the sums and inputs of the convolutions are not
-    model = SpeakerModel(weights, 1)
-    fields = model._fields
-    vectors_of(model, np.concatenate([recording("demo"), np.zeros((40, STEP_SAMPLES), np.int16)]))
-    assert not np.frombuffer(model.export(0), np.uint8)[fields.samples :].any()
+    lengths = {pause: [round(float(length), 2) for length in after(pause)[:, 0] if length] for pause in (2, 5)}
+    assert lengths == {2: [1.28, 1.68, 2.08, 1.12], 5: [0.4, 0.8, 1.2, 1.6]}
+    likeness = np.sum(after(5)[:, 1:] * after(5, other)[:, 1:], axis=1)
+    assert likeness[likeness != 0].min() > 0.98  # only the level is remembered
 
 
 def test_rows_have_the_same_bits_in_every_batch(weights: SpeakerWeights) -> None:
@@ -133,7 +124,8 @@ def test_a_voice_is_closer_to_itself_than_to_another_one(weights: SpeakerWeights
     def mean(steps: PCM) -> np.ndarray:
         outputs = vectors_of(model, steps)
         total = outputs[outputs[:, 0] > 0, 1:].sum(axis=0)
-        return total / np.linalg.norm(total)
+        direction: np.ndarray = total / np.linalg.norm(total)
+        return direction
 
     own, again, other = mean(recording("demo")[:40]), mean(recording("demo")[40:]), mean(recording("garden_gate"))
     assert similarity(own, again) > similarity(own, other) + 0.2

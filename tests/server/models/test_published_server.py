@@ -148,7 +148,8 @@ def test_a_ticket_of_the_floats_is_refused_by_the_8_bit_step_and_names_the_reaso
             client.say("Resume", ticket=ticket, finals=0)
             refused = client.receive()
     assert (refused["type"], refused["code"]) == ("ResumeRefused", "TICKET_MODEL")
-    assert "the ticket is for another model, precision, decoder, voice-activity setting or speaker model" in refused.values()
+    reason = "the ticket is for another model, precision, decoder, voice-activity setting or speaker model"
+    assert reason in refused.values()
 
 
 def test_a_stream_whose_state_fits_no_ticket_is_not_resumable(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
