@@ -105,7 +105,7 @@ def parse_query(
     smart_end = query.get("endpointing", "").casefold() == SMART
     if smart_end and not live:
         raise BadParameter(f"endpointing: {SMART} is for live streams; set milliseconds")
-    if live and WAIT in query and not smart_end:
+    if live and _boolean(query, WAIT) and not smart_end:
         raise BadParameter(f"{WAIT}: needs endpointing={SMART}; set that, or leave it out")
     allowed = range(1, max_channels + 1) if multichannel else DOWNMIX_CHANNELS
     channels = whole_number("channels", query.get("channels", "1"), allowed)
