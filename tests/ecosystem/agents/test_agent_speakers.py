@@ -48,7 +48,7 @@ def test_pipecats_setting_gives_speakers_in_the_result_of_a_frame(
     speaking: ServerProcess, relay: Before, pipecat: Driver, spoken: Spoken
 ) -> None:
     before = relay(speaking)
-    steps = [("push", spoken(*AUDIO)), ("wait", "final", 2)]
+    steps = [("connected",), ("push", spoken(*AUDIO)), ("wait", "final", 2)]
     options = {"settings": {"diarize": True}}
     events = pipecat.run("stream", host=before.host, key=KEY, steps=steps, options=options)
     finals = [event for event in events if event["event"] == "final"]
