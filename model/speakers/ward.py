@@ -7,6 +7,8 @@ do. Products of sums are integers, so the result is the same on every processor.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,12 +22,10 @@ FAR = 2.0
 Labels = NDArray[np.int64]
 
 
-def _costs(products: Integers, counts: Integers, rows: Integers, near: float) -> Floats:
-    """Return how far the groups in `rows` (R,) are from all, (R, N), from the products and counts of all."""
-    sizes = counts.astype(np.float64)
-    squares, some = products.diagonal() / (sizes * sizes), sizes[rows, None]
-    distances = squares + squares[rows, None] - 2.0 * products[rows] / (sizes * some)
-    return np.asarray((distances / float(ONE * ONE) - near) * (sizes * some / (sizes + some)))
+def _costs(products: Integers, squares: Floats, sizes: Floats, square: Any, size: Any, *, near: float) -> Floats:
+    """Return how far groups are from others, from the products of their sums, the squares of their means and sizes."""
+    distances = squares + square - products * 2.0 / (sizes * size)
+    return np.asarray((distances / float(ONE * ONE) - near) * (sizes * size / (sizes + size)))
 
 
 def divided(products: Integers, counts: Integers, minimum: int, maximum: int, near: float = NEAR) -> Labels:
@@ -34,21 +34,23 @@ def divided(products: Integers, counts: Integers, minimum: int, maximum: int, ne
     `products` (N, N): of the sums of the groups' vectors. Clusters are at least `FAR` apart, unless there are more
     than `maximum`; there are at least `minimum`. `near`: as `NEAR`.
     """
-    products, counts, labels = products.copy(), counts.copy(), np.arange(len(counts))
-    every, alive, left = np.arange(len(counts)), np.ones(len(counts), np.bool_), len(counts)
-    costs = _costs(products, counts, every, near)
-    costs[every, every] = np.inf
+    products, sizes, labels = products.copy(), counts.astype(np.float64), np.arange(len(counts))
+    squares = products.diagonal() / (sizes * sizes)
+    alive, left = np.ones(len(counts), np.bool_), len(counts)
+    costs = _costs(products, squares, sizes, squares[:, None], sizes[:, None], near=near)
+    np.fill_diagonal(costs, np.inf)
     while left > max(1, minimum):
         a, b = divmod(int(costs.argmin()), len(counts))  # a < b: the costs are symmetric
         if costs[a, b] >= FAR and left <= maximum:
             break
         products[a] += products[b]
         products[:, a] += products[:, b]
-        counts[a] += counts[b]
+        sizes[a] += sizes[b]
+        squares[a] = products[a, a] / (sizes[a] * sizes[a])
         labels[labels == b] = a
-        alive[b], left = False, left - 1
-        row = np.where(alive, _costs(products, counts, every[a : a + 1], near)[0], np.inf)
-        row[a] = np.inf
+        alive[a] = alive[b] = False
+        row = np.where(alive, _costs(products[a], squares, sizes, squares[a], sizes[a], near=near), np.inf)
         costs[b] = costs[:, b] = np.inf
         costs[a] = costs[:, a] = row
+        alive[a], left = True, left - 1
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)

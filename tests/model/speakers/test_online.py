@@ -51,10 +51,32 @@ def test_a_new_speaker_is_found_within_four_seconds_and_not_by_one_vector() -> N
     assert answers.index(1) - 21 <= 10
 
 
+def test_a_number_stays_with_the_voice_for_which_it_was_returned() -> None:
+    vectors, spans, _ = made([(0, 6), (1, 40), (0, 8), (1, 8)])
+    answers = [number for number, _ in follow(OnlineSpeakers(), vectors, spans)]
+    assert answers[:6] + answers[50:54] == [0] * 10
+    assert answers[20:46] == [1] * 26
+
+
 def test_one_voice_is_one_speaker() -> None:
     for seed in range(5):
         vectors, spans, _ = made([(0, 200)], seed)
         assert {number for number, _ in follow(OnlineSpeakers(), vectors, spans)} == {0}
+
+
+def test_a_change_after_a_pause_needs_less_than_one_without() -> None:
+    vectors, spans, _ = made([(0, 14), (1, 14), (0, 10), (1, 2), (0, 10)], noise=0.1)
+    mixed = vectors + 0.75 * vectors[0]  # similar to the first voice
+    vectors[38:40] = (mixed / np.linalg.norm(mixed, axis=1, keepdims=True))[38:40]
+    late = spans.copy()
+    late[38:, :] += 2.0
+    late[40:, :] += 2.0
+    found = []
+    for times in (spans, late):
+        speakers = OnlineSpeakers()
+        follow(speakers, vectors, times)
+        found.append([speakers.speaker_at(*times[index])[0] for index in (38, 39)])
+    assert found == [[0, 0], [1, 1]]
 
 
 def test_before_the_first_vector_there_is_no_speaker() -> None:
