@@ -22,7 +22,7 @@ from model.speakers.ward import divided
 
 __all__ = ["SAME_VOICE", "OnlineSpeakers", "best_path", "similarity"]
 
-SAME_VOICE = 0.45
+SAME_VOICE = 0.4
 """Least similarity of a vector to that of an enrolled voice to be the same voice."""
 TOGETHER = 5
 """Successive vectors without a pause that are one group."""
