@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,10 +86,9 @@ def test_speakers_depend_on_the_audio_alone(server: LiveServer, size: int) -> No
     server.wait_idle()
 
 
-def test_a_ticket_of_other_speaker_weights_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_ticket_of_other_speaker_weights_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with speaking() as before:
-        monkeypatch.setattr(service_builder, "SPEAKER_WEIGHTS", tmp_path / "other.safetensors")
-        (tmp_path / "other.safetensors").write_bytes(b"other weights")
+        monkeypatch.setattr(service_builder, "speaker_weights", lambda: "others")
         with speaking() as after:
             with before.listen(diarize="true", resumable="true") as client:
                 client.send(TALK)
