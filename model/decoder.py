@@ -217,8 +217,9 @@ def accurate_of(
         return None
     reader = reader_for(facts, checkpoint) if config.segment_context else None
     search = own_search(config, SECOND_PASS_BEAMS, Language(decoder.lm, decoder.phone_lexicon, decoder.weights))
-    shipped = language_model_path(lm, config.language) == SHIPPED_LM
-    return TwoPassDecoder(decoder, search, reader, SegmentTranscriber() if shipped else None)
+    writes = language_model_path(lm, config.language) == SHIPPED_LM
+    writes = writes and config.sample_rate == SegmentTranscriber.sample_rate
+    return TwoPassDecoder(decoder, search, reader, SegmentTranscriber() if writes else None)
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:

@@ -2,8 +2,8 @@
 
 The network makes fewer errors in whole sentences, but invents words where it has little audio or an accent that it does
 not know. It is sure of what it knows: so its text is taken if the mean log-probability of its symbols is high enough,
-less so for longer audio. Its words get our times, by an alignment. Numbers that it writes
-in digits are ours, because digits do not say how they were said.
+less so for longer audio. Its words get our times, by an alignment. Numbers that it writes in digits are ours, because
+digits do not say how they were said.
 """
 
 from __future__ import annotations

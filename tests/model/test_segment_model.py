@@ -56,6 +56,10 @@ def test_a_network_without_segment_context_searches_the_outputs_of_the_stream(gr
     alone = accurate_of(gru.facts, decoder_of(gru.facts, lm="off", decoder="beam"), "off")
     assert alone is not None
     assert not alone.reads_audio
+    narrow = dataclasses.replace(gru.facts, config=dataclasses.replace(gru.config, sample_rate=8_000))
+    by_telephone = accurate_of(narrow, decoder_of(narrow))
+    assert by_telephone is not None
+    assert not by_telephone.reads_audio, "that network reads 16 kHz alone"
     in_floats = dataclasses.replace(gru.facts, precision="bf16")
     assert accurate_of(in_floats, decoder_of(in_floats)) is not None
     assert accurate_of(gru.facts, decoder_of(gru.facts, decoder="greedy")) is None
