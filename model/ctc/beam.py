@@ -36,7 +36,7 @@ from model.ctc.bias import NO_BIAS, Bias, TermAutomaton
 from model.ctc.interface import LogProbs, digest_of
 from model.ctc.phones import PhoneLexicon
 from model.ctc.search import kernel
-from model.ctc.search.layout import BLOCK_FRAMES, OUT_INTS, OUT_PIECES, OUT_WORD, out_offsets
+from model.ctc.search.layout import BLOCK_FRAMES, OUT_INTS, OUT_PIECES, out_offsets
 from model.ctc.search.logs import probability
 from model.ctc.search.prefix_score import Setup
 from model.ctc.search.saved_beam import VERSION
@@ -47,7 +47,7 @@ from model.ctc.words import Word
 from model.lm.language_model import LanguageModel
 from model.lm.pronounced import PhoneTrie
 from model.lm.spelling import SpellingTrie
-from model.machine.compiled import DoubleArray, LongArray
+from model.machine.compiled import LongArray
 
 MAX_KEPT_SYMBOLS = 63  # each hypothesis has one bit per kept symbol
 KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; model/LOG.md has the gain of a larger share
@@ -277,26 +277,6 @@ class BeamDecoder:
             state.taken, state.shown = state.taken + 1, None
             state.has_text = len(words) > len(taken)
         return taken
-
-    def ending_scores(self, state: BeamState) -> DoubleArray:
-        """Scores of all hypotheses if the text ends here, (H,); -inf for one represented by another one."""
-        scores = np.empty(self.beams, np.float64)
-        return scores[: kernel.score_endings(state.opened(), self._setup, scores)]
-
-    def ending_texts(self, state: BeamState, hypothesis: int) -> tuple[str, ...]:
-        """Words of a hypothesis without times, if the text ends here."""
-        count = kernel.write_ending(state.opened(), self._setup, hypothesis)
-        records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words)
-        words = records[OUT_WORD::OUT_INTS].tolist()
-        committed = [word.text for word in state.committed]
-        if self.lm is None or min(words, default=0) < 0:  # spelled by their symbols
-            return (*committed, *(word.text for word in self._read(state, count)[0]))
-        return (*committed, *[self.lm.words[word] for word in words])
-
-    def ending(self, state: BeamState, hypothesis: int) -> tuple[Word, ...]:
-        """Words of a hypothesis if the text ends here; the state is unchanged."""
-        count = kernel.write_ending(state.opened(), self._setup, hypothesis)
-        return (*state.committed, *self._read(state, count)[0])
 
     def _take_all(self, state: BeamState, *, ended: bool) -> tuple[Word, ...]:
         row = np.empty(kernel.REPORT, np.int64)

@@ -26,6 +26,7 @@ READERS = {
     "server/callbacks/folder.py",  # ages of files
     "server/recognition/tracing.py",  # begin and end of spans, which have dates
     "server/access/tokens.py",  # expiry of browser tokens
+    "server/access/voices.py",  # day of an enrollment
     "server/http/token_endpoint.py",  # the same
     "server/coordination/local.py",  # ages of used tickets
     "server/coordination/serving.py",  # the same

@@ -135,26 +135,6 @@ def take_text(address: int, ended: bool, setup: Setup, report: LongArray) -> int
 
 
 @entry_point
-def score_endings(address: int, setup: Setup, scores: DoubleArray) -> int:
-    """Write the score of each hypothesis if the text ends here, (beams,); return their number.
-
-    It is -inf if another hypothesis represents the same text.
-    """
-    stream = stream_at(address, setup.beams)
-    texts = texts_of(setup, stream.header)
-    for h in range(stream.header[at.HYPOTHESES]):
-        scores[h] = _score_ended(texts, stream, h)
-    return int(stream.header[at.HYPOTHESES])
-
-
-@entry_point
-def write_ending(address: int, setup: Setup, hypothesis: int) -> int:
-    """Write the words of a hypothesis if the text ends here; return their number. The state is unchanged."""
-    stream = stream_at(address, setup.beams)
-    return _write_path(texts_of(setup, stream.header), stream, hypothesis, True)
-
-
-@entry_point
 def write_agreement(address: int, setup: Setup, shares: DoubleArray) -> int:
     """Write the share of the weight that agrees up to each open word of the best hypothesis; return their number.
 
@@ -186,12 +166,6 @@ def write_agreement(address: int, setup: Setup, shares: DoubleArray) -> int:
     for word in range(count):
         shares[word] = shares[word] / total if total > 0.0 else 0.0
     return int(count)
-
-
-@entry_point
-def sum_of_logs(a: float, b: float) -> float:
-    """Logarithm of the sum of two probabilities, from their logarithms; bit-identical on all processors."""
-    return float(add_logs(a, b))
 
 
 @entry_point

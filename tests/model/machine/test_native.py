@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from model import levels
-from model.ctc.search import kernel
 from model.errors import ModelError
 from model.lm import arpa_rows
 from model.machine import native
@@ -51,7 +50,6 @@ OF_EXTRAS = "model.gpu model.machine.native_wrapper model.torch server.recogniti
 
 PROGRAM = """
 from model import levels
-from model.ctc.search import kernel
 from model.lm import arpa_rows
 from model.machine import compiled
 from model.machine.instructions import instruction_set
@@ -59,16 +57,15 @@ from model.published import features
 from tests.model.machine.test_native import results
 
 print(instruction_set(), compiled.is_cached(levels.write_levels), compiled.kept_in(levels.write_levels))
-for line in results(levels, kernel, arpa_rows, features):
+for line in results(levels, arpa_rows, features):
     print(line)
 """
 
 
-def results(levels, kernel, arpa_rows, features):
+def results(levels, arpa_rows, features):
     """Yield what functions return and write: numbers, arrays, tuples of both, and with memory of their own."""
     random = np.random.default_rng(5)
     yield levels.band_levels(random.integers(-999, 999, 640).astype(np.int16), 4, 2, np.geomspace(1, 1e9, 40)).hex()
-    yield float(kernel.sum_of_logs(-0.3, -1.25)).hex()
     text = np.frombuffer(b"-1.5 <unk> -0.25\n-2 </s>\nno row\n", np.uint8)
     slots = np.full(8, -1, np.int32)
     ends = np.array([5, 9], np.int32)
@@ -143,9 +140,9 @@ def test_arrays_of_another_layout_are_not_passed_to_the_code(tmp_path, monkeypat
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return a folder with code of a few functions for this processor and for the oldest one."""
-    list(results(levels, kernel, arpa_rows, features))
+    list(results(levels, arpa_rows, features))
     _read_ngrams()
-    names = {"write_levels", "sum_of_logs", "fill_slots", "parse_rows", "normalize_bands"}
+    names = {"write_levels", "fill_slots", "parse_rows", "normalize_bands"}
     types = [each for each in used_types() if each[1] in names]
     assert {name for _, name, _ in types} == names
     between = tmp_path_factory.mktemp("between")
@@ -168,7 +165,7 @@ def run(folder: Path, program: str, *words: str, **variables: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(BUILT_WITHIN_S)
 def test_shipped_code_computes_the_same_bits_without_the_compiler(folder):
-    expected = [str(line) for line in results(levels, kernel, arpa_rows, features)]
+    expected = [str(line) for line in results(levels, arpa_rows, features)]
     best = kinds_here({})[0]
     for variables, kind in (({}, best), ({"ATEN_CPU_CAPABILITY": "default"}, KINDS[-1])):
         first, *lines = run(folder, PROGRAM, **variables)

@@ -20,8 +20,8 @@ from server.resume.tickets import new_key
 from tests.server.protocols.deepgram.test_deepgram_speakers import SPOKEN, TALK, words_of
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.live_server import LiveServer
+from tests.support.servers.recognizers.voices import SIZE, Voices
 from tests.support.servers.uploaded import encoded
-from tests.support.servers.voices import SIZE, Voices
 
 KEY, OTHER = "k3y-of-the-bank", "k3y-of-the-shop"
 RESUME_KEY = new_key()
