@@ -9,6 +9,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Agreeing
 from tests.support.decoding.beam_toys import LETTERS, random_log_probs, toy_lm
+from tests.support.decoding.endings import ending_scores, ending_texts
 from tests.support.decoding.phone_toys import OUTPUTS, phone_decoder
 
 NEAR = 4.0
@@ -17,11 +18,11 @@ NEAR = 4.0
 def expected(decoder, state):
     """Return the same shares, made of the text of each hypothesis."""
     mine = [word.text for word in decoder.words(state)]
-    scores = decoder.ending_scores(state)
+    scores = ending_scores(decoder, state)
     weights = {}
     for h, score in enumerate(scores):
         if score > -np.inf and score >= max(scores) - NEAR:
-            text = decoder.ending_texts(state, h)
+            text = ending_texts(decoder, state, h)
             weights[text] = weights.get(text, 0.0) + math.exp(score - max(scores))
     total = sum(weights.values())
     return [
