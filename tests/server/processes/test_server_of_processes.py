@@ -19,6 +19,7 @@ import pytest
 
 from loadtest.processes import Process, connections
 from model import checkpoint
+from server.processes.front_end import REPORT_S
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, FrontEnds, speech
 from tutti_asr_lab.trials.streams import Audio, Outcome
 
@@ -137,6 +138,7 @@ def test_starts_of_speech_are_those_of_one_process_and_such_streams_are_resumabl
 
 def test_connections_are_shared_out_evenly(two: FrontEnds) -> None:
     two.until(two.both_serve)  # connections of the test before no longer count
+    time.sleep(2 * REPORT_S)  # nor, after a report of each, those that it opened and closed
     clients = [two.opened() for _ in range(20)]
     try:
         by_front_end = [connections(process.pid) for process in two.processes(FRONT_END)]
