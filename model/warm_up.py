@@ -4,7 +4,7 @@ With `--published`, as in images, the steps of published networks, too: otherwis
 Compiles the 8-bit steps (that of GRUs if `auto` uses it here), the levels of the audio, the reading of n-grams, the
 beam search, the network of finished segments and the punctuation tagger, and stores the shipped n-grams in their memory
 layout. Machine code is cached by processor name, so a folder from another kind of processor is compiled again.
-`--types FILE` writes the argument types of what was used, for `model.image_code`.
+`--types FILE` writes the argument types of what was used, for `model.prebuilt.image`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from model import levels
 from model.acoustic import load_own
 from model.attention import step as attention
+from model.audio import levels
 from model.checkpoint import GRU
 from model.ctc.search import kernel
 from model.decoder import accurate_of, decoder_of

@@ -2,7 +2,7 @@
 # Copies the compiler's cache to a writable folder, which it requires, and replaces itself by the server, so that signals
 # reach it. If that folder is not writable either, the server compiles for half a minute at its start and runs.
 mkdir -p "$NUMBA_CACHE_DIR" 2>/dev/null && cp -Rp /opt/tutti/machine-code/. "$NUMBA_CACHE_DIR" 2>/dev/null
-# Selects the best processor that the image was compiled for (model/image_code.py) and that this machine matches. Without
+# Selects the best processor that the image was compiled for (model/prebuilt/image.py) and that this machine matches. Without
 # one the server compiles for this machine at its start. Torch's and oneDNN's limits take precedence.
 has() {
   for flag; do grep -qw "$flag" /proc/cpuinfo || return 1; done

@@ -81,7 +81,7 @@ def build_wheels(tree: Path, out: Path, environment: Mapping[str, str]) -> None:
 
 def add_machine_code(wheel: Path, tree: Path, environment: Mapping[str, str]) -> None:
     """Add code for every kind of processor to the server's wheel; it takes minutes. Raises: ReleaseError."""
-    _run([sys.executable, "-m", "model.native_code", str(wheel)], tree, environment)
+    _run([sys.executable, "-m", "model.prebuilt.wheel", str(wheel)], tree, environment)
 
 
 def write_sboms(tree: Path, out: Path, folder: Path, environment: Mapping[str, str]) -> None:

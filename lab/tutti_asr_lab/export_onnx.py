@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.audio.mel import FLOOR, mel_filters
 from model.config import CONTEXT, ModelConfig
-from model.mel import FLOOR, mel_filters
 from model.torch_network.network import Network, State
 
 OPSET = 17

@@ -12,12 +12,12 @@ from model.attention import step as compiled
 from model.attention.plan import QUERY_ROWS, Constants, Fields, Plan, Sizes, Work
 from model.attention.quantized import LARGEST_KEY, LARGEST_QUERY, NORMS, QuantizedAttention, product_shapes
 from model.attention_config import HOPS, AttentionConfig, StepForm
+from model.audio.mel import slaney_filters
 from model.int8.features import FeatureTables
 from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS
 from model.int8.product_table import head_row, limits_record, product_row
 from model.int8.vectors import LANES, ROW
-from model.mel import slaney_filters
 
 ROWS = 160  # frames of a block of streams: their work space fits the second-level cache
 HIDDEN = -1e30  # added to the score of a column without a frame

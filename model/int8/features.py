@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from model.audio.mel import FLOOR, FeatureConfig
 from model.int8.kernels import quantized
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
 from model.machine.compiled import compiled, int64_at, uint8_at
-from model.mel import FLOOR, FeatureConfig
 
 FILTER_STEPS = (
     2**20

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from model.audio.mel import mel_filters
 from model.config import CONTEXT, ModelConfig
 from model.int8 import step as compiled
 from model.int8.features import FeatureTables
@@ -22,7 +23,6 @@ from model.int8.product import COLUMNS
 from model.int8.product_table import head_row, product_row
 from model.int8.quantized import QuantizedNetwork
 from model.int8.vectors import LANES, ROW
-from model.mel import mel_filters
 
 BLOCK = 32
 """Most steps of a compiled call: their work space fits the second-level cache. Source: measured, model/LOG.md."""

@@ -1,6 +1,6 @@
 """Shipped machine code: the shared library that fits this processor, its verification, and calls of its functions.
 
-A wheel may carry a library for each kind of processor (`model.native_code`). It has no Python in it: functions
+A wheel may carry a library for each kind of processor (`model.prebuilt.wheel`). It has no Python in it: functions
 take numbers and the addresses of numpy's arrays, whose layout is part of numpy's binary interface, so it serves every
 version of Python. Code is used if its sources are those of this installation, if its bytes have the digest that was
 written with it, and if the processor has every instruction that the compiler was allowed to use.
@@ -31,6 +31,8 @@ SOURCES = (
     "attention/plan",
     "attention/step",
     "attention_config",
+    "audio/levels",
+    "audio/mel",
     "config",
     "ctc/kept_frames",
     "ctc/search/alignments",
@@ -51,7 +53,6 @@ SOURCES = (
     "int8/quantized",
     "int8/step",
     "int8/vectors",
-    "levels",
     "lm/arpa_rows",
     "lm/score",
     "lm/spelling",
@@ -60,7 +61,6 @@ SOURCES = (
     "machine/instructions",
     "machine/native",
     "machine/pointers",
-    "mel",
     "moonshine/kernels",
     "moonshine/step",
     "published/compiled/fastconformer/attention",

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.audio.mel import slaney_hz, slaney_mel
 from model.int8.features import circle, clear_rows, power_of_rows, transposed, windowed
 from model.int8.vectors import LANES, ROW, Vectors, kernel
 from model.machine.compiled import compiled, entry_point, int64_at
-from model.mel import slaney_hz, slaney_mel
 from model.published.timing import FRAME_SAMPLES
 
 Floats = NDArray[np.float32]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from model.audio.mel import slaney_filters
 from model.checkpoint import digest_of, take_product
 from model.config import SHIPPED_WEIGHTS
 from model.errors import CheckpointError
@@ -25,7 +26,6 @@ from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.product_table import PRODUCT_COLUMNS, limits_of, product_row
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import LANES, ROW
-from model.mel import slaney_filters
 from model.published.compiled.slots import CompiledStates
 from model.speakers import step as compiled
 from model.speakers.step import BANDS, BLOCK, FRAMES, GATES, HIDDEN, LAYERS, MEL_ROW, OVERLAP, ROWS, RUNS, SIZE
@@ -42,7 +42,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Mel energies of the network; implements `model.mel.FeatureConfig`."""
+    """Mel energies of the network; implements `model.audio.mel.FeatureConfig`."""
 
     sample_rate: int = SAMPLE_RATE
     window_samples: int = 400

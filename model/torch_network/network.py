@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.audio.mel import FLOOR, FeatureConfig, mel_filters
 from model.config import CONTEXT, PAIRS, ModelConfig
-from model.mel import FLOOR, FeatureConfig, mel_filters
 
 State = dict[str, Tensor]
 Entering = Callable[[Tensor], Tensor]

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from model import levels
 from model.acoustic import load_model
+from model.audio import levels
 from model.checkpoint import digest_of
 from model.ctc.interface import Decoder
 from model.decoder import accurate_of, decoder_of, grammars_of

@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.docker.health import HEALTHY, UNHEALTHY, check
-from model.image_code import TARGETS
 from model.machine.instructions import LEVELS, WITH_VNNI
+from model.prebuilt.image import TARGETS
 from server.operations.drain import SPREAD_S
 from server.settings import Settings
 from tests.support.audio.speech import ROOT

@@ -95,7 +95,7 @@ def installed_with_code(wheels: list[Path], tmp_path_factory: pytest.TempPathFac
     """Return the `bin` folder of an environment whose wheel has machine code for this processor."""
     folder = tmp_path_factory.mktemp("with-code")
     program = shutil.copy(wheels[0], folder)
-    words = [sys.executable, "-m", "model.native_code", program, "--kind", kinds_here({})[0].name]
+    words = [sys.executable, "-m", "model.prebuilt.wheel", program, "--kind", kinds_here({})[0].name]
     subprocess.run(words, cwd=ROOT, check=True, timeout=CODE_WITHIN_S)
     return install([program, *wheels[1:]], folder)[0]
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 import torch
 
+from model.audio.mel import mel_filters
 from model.config import ModelConfig
 from model.gpu.segments import cut_points, product_segments
 from model.gpu.triton.fourier import SECOND, filter_rows, fourier_matrix, split_matrix
-from model.mel import mel_filters
 from tests.support.networks.gpu_networks import SIZES, filled_block, fp16_network, noise, slabs_of
 from tutti_asr_lab.gpu.reference import ReferenceStep
 

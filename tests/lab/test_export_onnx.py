@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model import checkpoint
-from model.mel import mel_filters
+from model.audio.mel import mel_filters
 from model.recordings import read_pcm
 from model.torch_model import TorchModel
 from model.torch_network.checkpoint import load_network

@@ -32,11 +32,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from model.audio.mel import FLOOR
 from model.config import CONTEXT, PAIRS
 from model.gpu.block import StepBlock
 from model.gpu.segments import cut_points, product_segments, recurrent_segments
 from model.gpu.triton.fourier import fourier_matrix
-from model.mel import FLOOR
 from model.torch_network.network import GRULayer, Network, PairConv
 
 LOG2E = 1.4426950408889634

@@ -11,12 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.audio.mel import FLOOR
 from model.config import CONTEXT
 from model.gpu.triton.arithmetic import arrives_last, begin, prefetch_part, segment_sum
 from model.gpu.triton.fourier import filter_rows, fourier_matrix, split_matrix
 from model.gpu.triton.launching import PLAIN, Launching
 from model.gpu.triton.products import Scratch
-from model.mel import FLOOR
 from model.torch_network.network import LogMel
 
 FRAMES = 16  # of one program

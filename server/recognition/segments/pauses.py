@@ -14,8 +14,8 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from model.audio.levels import band_levels
 from model.description import ModelDescription
-from model.levels import band_levels
 from model.turn_ends.whisper_features import SAMPLES
 from server.audio.pcm import PCM
 from server.recognition.events import Silence

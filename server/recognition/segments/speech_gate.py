@@ -23,9 +23,9 @@ from decimal import Decimal
 import numpy as np
 from numpy.typing import NDArray
 
+from model.audio.levels import band_levels
 from model.ctc.words import Word
 from model.description import ModelDescription
-from model.levels import band_levels
 from server.audio.pcm import PCM
 from server.recognition.saved_state import SavedGate
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
+from model.audio.mel import mel_filters
 from model.config import ModelConfig
 from model.int8.features import FeatureTables, power_spectrum
 from model.int8.vectors import LANES
-from model.mel import mel_filters
 from model.torch_network.network import LogMel
 
 CONFIG = ModelConfig()

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.audio.mel import mel_filters
 from model.config import ENGLISH
 from model.int8.quantized import QuantizedNetwork
 from model.int8.slots import BLOCK, CHUNKS, Int8Slots, PackedNetwork
-from model.mel import mel_filters
 from model.torch_model import TorchModel
 from model.torch_network.network import LogMel
 from tests.support.networks.quantized_networks import PHONES, random_quantized, random_slots

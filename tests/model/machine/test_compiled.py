@@ -8,9 +8,10 @@ import numba.core.caching
 import pytest
 
 import model
-from model import levels, warm_up
+from model import warm_up
 from model.acoustic import load_model
 from model.attention import step as attention
+from model.audio import levels
 from model.checkpoint import GRU
 from model.ctc.search import kernel
 from model.int8 import step

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from model import levels
+from model.audio import levels
 from model.errors import ModelError
 from model.lm import arpa_rows
 from model.machine import native
 from model.machine.native import KINDS, MANIFEST, kinds_here, shipped, source_digest
-from model.native_code import FOLDER, add_to_wheel, build
+from model.prebuilt.wheel import FOLDER, add_to_wheel, build
 from model.published import features
 from model.warm_up import _read_ngrams, used_types
 from tests.support.audio.speech import ROOT
@@ -49,7 +49,7 @@ OF_EXTRAS = "model.gpu model.machine.native_wrapper model.torch server.recogniti
 """Modules of other extras, and the one that compiles shipped code."""
 
 PROGRAM = """
-from model import levels
+from model.audio import levels
 from model.lm import arpa_rows
 from model.machine import compiled
 from model.machine.instructions import instruction_set

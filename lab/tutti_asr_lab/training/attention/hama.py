@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.attention_config import AttentionConfig
+from model.audio.mel import slaney_filters
 from model.errors import TrainingError
-from model.mel import slaney_filters
 from tutti_asr_lab.training.attention.network import AttentionNetwork
 
 WHEEL = "hama-1.7.0-py3-none-any.whl"

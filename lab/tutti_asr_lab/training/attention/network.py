@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.attention_config import GELU_FACTOR, HOPS, AttentionConfig
-from model.mel import slaney_filters
+from model.audio.mel import slaney_filters
 from model.torch_network.network import LogMel
 
 EPSILON = 1e-5

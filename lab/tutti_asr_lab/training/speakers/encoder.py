@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from model.audio.mel import slaney_filters, slaney_hz, slaney_mel
 from model.errors import TrainingError
-from model.mel import slaney_filters, slaney_hz, slaney_mel
 from model.speakers.slot_model import Features
 from model.speakers.step import BANDS, HIDDEN, LAYERS, SIZE
 

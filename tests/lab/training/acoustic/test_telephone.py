@@ -5,7 +5,7 @@ import pytest
 import soxr
 import torch
 
-from model.mel import mel_filters
+from model.audio.mel import mel_filters
 from model.recordings import read_manifest
 from model.torch_network.network import LogMel, Network
 from server.audio.pcm import Resampler

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from model.attention_config import AttentionConfig
+from model.audio.mel import slaney_filters
 from model.errors import TrainingError
-from model.mel import slaney_filters
 from tutti_asr_lab.training.attention.hama import BLANK, initialize, read_wheel, tensors
 from tutti_asr_lab.training.attention.network import AttentionNetwork
 

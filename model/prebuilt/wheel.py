@@ -1,4 +1,4 @@
-"""Add machine code to a wheel: `python -m model.native_code build/wheels/tutti_asr-VERSION-py3-none-any.whl`.
+"""Add machine code to a wheel: `python -m model.prebuilt.wheel build/wheels/tutti_asr-VERSION-py3-none-any.whl`.
 
 A warm-up of the wheel's own files gives the types of all arguments. Each kind of processor is then compiled for in a
 process of its own, without running the code, and linked by `ld` into one shared library that needs neither numba nor a
@@ -116,7 +116,7 @@ def _run(tree: Path, folder: Path, kind: Kind, *options: str) -> None:
         "NUMBA_CACHE_DIR": str(folder / f"cache-{kind.name}"),
         "PYTHONHASHSEED": "0",
     }
-    words = [sys.executable, "-m", "model.native_code", "--kind", kind.name, *options]
+    words = [sys.executable, "-m", "model.prebuilt.wheel", "--kind", kind.name, *options]
     subprocess.run(words, cwd=tree, env=environment, check=True)  # noqa: S603 - of this package
     print(f"{options[0]} for {kind.name}: {time.perf_counter() - started:.0f} s", flush=True)  # noqa: T201
 

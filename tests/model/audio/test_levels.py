@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.levels import SamplesArray, band_levels
+from model.audio.levels import SamplesArray, band_levels
 
 LIMITS = np.array([10.0 ** (level / 10) for level in range(1, 120)])
 

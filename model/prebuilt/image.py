@@ -1,4 +1,4 @@
-"""Compile the machine code of an image for every kind of processor it may run on: `python -m model.image_code`.
+"""Compile the machine code of an image for every kind of processor it may run on: `python -m model.prebuilt.image`.
 
 A warm-up for the first kind runs on this machine and gives the types of all arguments. For the other kinds the same
 functions are compiled for the same types, but not executed, because this machine may lack their instructions. The code
@@ -62,7 +62,7 @@ def main() -> None:
         types = Path(folder) / "types"
         compile_for(first, "model.warm_up", "--published", "--types", str(types))
         for target in others:
-            compile_for(target, "model.image_code", "--types", str(types))
+            compile_for(target, "model.prebuilt.image", "--types", str(types))
 
 
 if __name__ == "__main__":

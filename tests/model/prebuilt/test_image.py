@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from model import levels, warm_up
+from model import warm_up
+from model.audio import levels
 from tests.support.audio.speech import ROOT
 
 NOT_OF_A_SERVER = {"model.int8.product.multiplied", "model.int8.memory.follow"}  # of tests and measurements
@@ -36,12 +37,12 @@ def test_a_warm_up_compiles_every_entry_point_of_a_server() -> None:
 def test_code_for_another_processor_is_compiled_from_types_alone(tmp_path: Path) -> None:
     levels.warm_up()
     types = tmp_path / "types"
-    function = "model.levels", "write_levels"
+    function = "model.audio.levels", "write_levels"
     types.write_bytes(pickle.dumps([each for each in warm_up.used_types() if each[:2] == function]))
     name, features = OTHER
     kept = tmp_path / "kept"
     env = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(kept)}
-    words = [sys.executable, "-m", "model.image_code", "--types", str(types)]
+    words = [sys.executable, "-m", "model.prebuilt.image", "--types", str(types)]
     assert (
         subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout == "1 functions\n"
     )

@@ -1,0 +1,1 @@
+"""Machine code that is made before an installation: of an image, and of a wheel."""
