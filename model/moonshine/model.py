@@ -209,7 +209,7 @@ def _work(sizes: Sizes, frames: int, most: int) -> tuple[NDArray[np.uint8], Work
     columns, texts = step.columns_of(last), step.columns_of(most)
     wide, matrix = sizes.heads * HEAD, sizes.heads * sizes.deep
     widest = max(3 * wide, 2 * sizes.inner, sizes.symbols // BLOCK)
-    number = {
+    sizes_of = {
         "first": frames * sizes.width * 4,
         "shorts": frames * sizes.width * 2,
         "second": second * sizes.channels * 4,
@@ -223,7 +223,8 @@ def _work(sizes: Sizes, frames: int, most: int) -> tuple[NDArray[np.uint8], Work
         "cross_values": sizes.decoders * last * wide * 4,
         "own_keys": sizes.decoders * matrix * texts * 4,
         "own_values": sizes.decoders * texts * wide * 4,
-        "mask": max(columns, texts) * 4,
+        "mask": columns * 4,
+        "own_mask": texts * 4,
         "row": max(columns, texts, sizes.width) * 4,
         "bytes": BLOCK * sizes.inner,
         "sums": BLOCK * (-(-widest // COLUMNS)) * PANEL_SUMS,
@@ -231,7 +232,7 @@ def _work(sizes: Sizes, frames: int, most: int) -> tuple[NDArray[np.uint8], Work
         "outputs": BLOCK * widest * 4,
         "moments": 6 * ROW,
     }
-    offsets, size = offsets_of(number)
+    offsets, size = offsets_of(sizes_of)
     memory = aligned(size)
     start = memory.ctypes.data
     places = {name: start + offset for name, offset in offsets.items()}

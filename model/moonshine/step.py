@@ -90,7 +90,8 @@ class Work(NamedTuple):
     cross_values: int  # (decoders, frames, heads * 48)
     own_keys: int  # (decoders, heads, deep, texts)
     own_values: int  # (decoders, texts, heads * 48)
-    mask: int  # columns or texts
+    mask: int  # (columns,) float32: hides columns without a frame
+    own_mask: int  # (texts,): hides symbols to come
     row: int  # scores
     bytes: int  # (BLOCK, inner)
     sums: int  # (BLOCK, panels of the widest product)
@@ -107,16 +108,15 @@ def columns_of(count: int) -> int:
 
 
 @compiled
-def _rounded(work: Work, x: int, stride: int, rows: int, vectors: int) -> None:
-    """Round rows to bytes with their scales."""
-    for row in range(rows):
-        out = work.bytes + row * vectors * LANES
-        kernels.row_bytes(x + row * stride, work.scales + row * ROW, out, vectors)
+def _multiply_norms(plan: Plan, work: Work, product: tuple[int, ...], x: int, rows: int) -> None:
+    """Compute a product of the layer norms of rows, rounded to bytes with a scale for each row."""
+    _round_norms(plan, work, product[GAIN], x, rows)
+    multiply_rows(product, work.bytes, plan.row_offsets, rows, work.sums)
 
 
 @compiled
-def _normed(plan: Plan, work: Work, gain: int, x: int, rows: int) -> None:
-    """Round the layer norms of rows to bytes with their scales."""
+def _round_norms(plan: Plan, work: Work, gain: int, x: int, rows: int) -> None:
+    """Round the layer norms of rows to bytes, with a scale for each row."""
     vectors = plan.sizes.width // LANES
     for row in range(rows):
         kernels.norm(x + row * plan.sizes.width * 4, gain, work.row, vectors)
@@ -124,8 +124,14 @@ def _normed(plan: Plan, work: Work, gain: int, x: int, rows: int) -> None:
 
 
 @compiled
-def _add(plan: Plan, work: Work, product: tuple[int, ...], x: int, rows: int) -> None:
-    """Add a product's outputs to rows."""
+def _add_product(
+    plan: Plan, work: Work, product: tuple[int, ...], inputs: int, width: int, offsets: int, x: int, rows: int
+) -> None:
+    """Add a product of rows of inputs, `width` bytes apart, rounded likewise, to rows of `x`."""
+    for row in range(rows):
+        out = work.bytes + row * width // 4
+        kernels.row_bytes(inputs + row * width, work.scales + row * ROW, out, width // ROW)
+    multiply_rows(product, work.bytes, offsets, rows, work.sums)
     for row in range(rows):
         sums, out = work.sums + row * product[PANELS] * PANEL_SUMS, x + row * plan.sizes.width * 4
         scale = work.scales + row * ROW
@@ -141,11 +147,11 @@ def _write(work: Work, product: tuple[int, ...], out: int, rows: int, vectors: i
 
 
 @compiled
-def _hide(plan: Plan, work: Work, count: int, columns: int) -> None:
-    """Set the mask so that the first `count` of some keys are seen."""
-    numbers, mask = float32_at(plan.numbers), float32_at(work.mask)
+def _hide(plan: Plan, mask: int, count: int, columns: int) -> None:
+    """Set a mask so that the first `count` of some columns are seen."""
+    numbers, added = float32_at(plan.numbers), float32_at(mask)
     for column in range(columns):
-        mask[column] = numbers[0] if column < count else numbers[1]
+        added[column] = numbers[0] if column < count else numbers[1]
 
 
 @compiled
@@ -162,16 +168,17 @@ def _keep_keys(plan: Plan, rows: int, count: int, stride: int, keys: int, column
 
 @compiled
 def _attend(
-    plan: Plan, work: Work, query: int, keys: int, values: int, count: int, columns: int, seen: int, out: int
+    plan: Plan, work: Work, query: int, keys: int, values: int, mask: int, count: int, columns: int, out: int
 ) -> None:
-    """Write the averages of values for one row of queries; `seen`: columns whose scores are computed, times 64."""
+    """Write the averages of the first `count` values for one row of queries; the matrices of keys have `columns`."""
     sizes = plan.sizes
     stride = sizes.heads * HEAD * 4
+    groups = (count + KEYS * LANES - 1) // (KEYS * LANES)
     for head in range(sizes.heads):
         own = head * HEAD * 4
         matrix = keys + head * sizes.deep * columns * 4
-        kernels.scores(query + own, matrix, columns * 4, plan.factor, work.mask, work.row, sizes.deep, seen)
-        kernels.mixed_values(work.row, seen * KEYS, values + own, stride, count, out + own)
+        kernels.scores(query + own, matrix, columns * 4, plan.factor, mask, work.row, sizes.deep, groups)
+        kernels.mixed_values(work.row, groups * KEYS, values + own, stride, count, out + own)
 
 
 @compiled
@@ -243,15 +250,13 @@ def _encode(plan: Plan, work: Work, frames: int) -> None:
     """Advance `work.x` through the encoder, and write the keys and values of the decoder's blocks."""
     sizes = plan.sizes
     width, wide = sizes.width * 4, sizes.heads * HEAD * 4
-    _hide(plan, work, frames, work.columns)
-    seen = (frames + KEYS * LANES - 1) // (KEYS * LANES)
+    _hide(plan, work.mask, frames, work.columns)
     for block in range(sizes.encoders):
         first = 2 + block * ENCODER_PRODUCTS
         attending, attended = product_at(plan.products, first), product_at(plan.products, first + ATTENDED)
         for begin in range(0, frames, BLOCK):
             rows = min(BLOCK, frames - begin)
-            _normed(plan, work, attending[GAIN], work.x + begin * width, rows)
-            multiply_rows(attending, work.bytes, plan.row_offsets, rows, work.sums)
+            _multiply_norms(plan, work, attending, work.x + begin * width, rows)
             _write(work, attending, work.outputs, rows, 3 * wide // ROW)
             for row in range(rows):
                 query = work.outputs + row * 3 * wide
@@ -263,28 +268,23 @@ def _encode(plan: Plan, work: Work, frames: int) -> None:
             _keep_keys(plan, work.outputs + wide, rows, 3 * wide, work.keys, work.columns, begin)
         for frame in range(frames):
             query, out = work.queries + frame * wide, work.mixed + frame * wide
-            _attend(plan, work, query, work.keys, work.values, frames, work.columns, seen, out)
+            _attend(plan, work, query, work.keys, work.values, work.mask, frames, work.columns, out)
         for begin in range(0, frames, BLOCK):
             rows, x = min(BLOCK, frames - begin), work.x + begin * width
-            _rounded(work, work.mixed + begin * wide, wide, rows, wide // ROW)
-            multiply_rows(attended, work.bytes, plan.head_offsets, rows, work.sums)
-            _add(plan, work, attended, x, rows)
+            _add_product(plan, work, attended, work.mixed + begin * wide, wide, plan.head_offsets, x, rows)
             inner, outer = product_at(plan.products, first + INNER), product_at(plan.products, first + OUTER)
-            _normed(plan, work, inner[GAIN], x, rows)
-            multiply_rows(inner, work.bytes, plan.row_offsets, rows, work.sums)
+            _multiply_norms(plan, work, inner, x, rows)
             for row in range(rows):
                 sums, out = work.sums + row * inner[PANELS] * PANEL_SUMS, work.outputs + row * sizes.inner * 4
                 scale = work.scales + row * ROW
                 kernels.gelu_outputs(sums, inner[MULTIPLIER], inner[BIAS], scale, out, sizes.inner // LANES)
-            _rounded(work, work.outputs, sizes.inner * 4, rows, sizes.inner // LANES)
-            multiply_rows(outer, work.bytes, plan.inner_offsets, rows, work.sums)
-            _add(plan, work, outer, x, rows)
+            _add_product(plan, work, outer, work.outputs, sizes.inner * 4, plan.inner_offsets, x, rows)
     for begin in range(0, frames, BLOCK):
         rows = min(BLOCK, frames - begin)
+        _round_norms(plan, work, plan.encoder_gain, work.x + begin * width, rows)
         for block in range(sizes.decoders):
             number = 2 + sizes.encoders * ENCODER_PRODUCTS + block * DECODER_PRODUCTS + CROSS_KEYS
             product = product_at(plan.products, number)
-            _normed(plan, work, plan.encoder_gain, work.x + begin * width, rows)
             multiply_rows(product, work.bytes, plan.row_offsets, rows, work.sums)
             _write(work, product, work.outputs, rows, 2 * wide // ROW)
             keys = work.cross_keys + block * sizes.heads * sizes.deep * work.columns * 4
@@ -311,48 +311,44 @@ def _score(plan: Plan, work: Work, position: int, frames: int) -> None:
     sizes = plan.sizes
     wide, x = sizes.heads * HEAD * 4, work.x
     matrix = sizes.heads * sizes.deep * 4
-    seen, own_seen = (frames + KEYS * LANES - 1) // (KEYS * LANES), position // (KEYS * LANES) + 1
+    one = ZERO + 1
+    float32_at(work.own_mask)[position] = float32_at(plan.numbers)[0]
     for block in range(sizes.decoders):
         first = 2 + sizes.encoders * ENCODER_PRODUCTS + block * DECODER_PRODUCTS
         attending, attended = product_at(plan.products, first), product_at(plan.products, first + ATTENDED)
-        _normed(plan, work, attending[GAIN], x, ZERO + 1)
-        multiply_rows(attending, work.bytes, plan.row_offsets, ZERO + 1, work.sums)
-        _write(work, attending, work.outputs, ZERO + 1, 3 * wide // ROW)
+        _multiply_norms(plan, work, attending, x, one)
+        _write(work, attending, work.outputs, one, 3 * wide // ROW)
         rotation = plan.rotations + position * 2 * ROW
         kernels.rotate(work.outputs, rotation, sizes.heads)
         kernels.rotate(work.outputs + wide, rotation, sizes.heads)
         keys, values = work.own_keys + block * matrix * work.texts, work.own_values + block * work.texts * wide
-        _keep_keys(plan, work.outputs + wide, ZERO + 1, wide, keys, work.texts, position)
+        _keep_keys(plan, work.outputs + wide, one, wide, keys, work.texts, position)
         copy_bytes(values + position * wide, work.outputs + 2 * wide, wide)
-        _hide(plan, work, position + 1, own_seen * KEYS * LANES)
-        _attend(plan, work, work.outputs, keys, values, position + 1, work.texts, own_seen, work.mixed)
-        _rounded(work, work.mixed, wide, ZERO + 1, wide // ROW)
-        multiply_rows(attended, work.bytes, plan.head_offsets, ZERO + 1, work.sums)
-        _add(plan, work, attended, x, ZERO + 1)
+        _attend(plan, work, work.outputs, keys, values, work.own_mask, position + 1, work.texts, work.mixed)
+        _add_product(plan, work, attended, work.mixed, wide, plan.head_offsets, x, one)
 
         query, crossed = product_at(plan.products, first + CROSS_QUERY), product_at(plan.products, first + CROSS_OUT)
-        _normed(plan, work, query[GAIN], x, ZERO + 1)
-        multiply_rows(query, work.bytes, plan.row_offsets, ZERO + 1, work.sums)
-        _write(work, query, work.outputs, ZERO + 1, wide // ROW)
+        _multiply_norms(plan, work, query, x, one)
+        _write(work, query, work.outputs, one, wide // ROW)
         keys, values = work.cross_keys + block * matrix * work.columns, work.cross_values + block * frames * wide
-        _hide(plan, work, frames, seen * KEYS * LANES)
-        _attend(plan, work, work.outputs, keys, values, frames, work.columns, seen, work.mixed)
-        _rounded(work, work.mixed, wide, ZERO + 1, wide // ROW)
-        multiply_rows(crossed, work.bytes, plan.head_offsets, ZERO + 1, work.sums)
-        _add(plan, work, crossed, x, ZERO + 1)
+        _attend(plan, work, work.outputs, keys, values, work.mask, frames, work.columns, work.mixed)
+        _add_product(plan, work, crossed, work.mixed, wide, plan.head_offsets, x, one)
 
         gated, closing = product_at(plan.products, first + GATED), product_at(plan.products, first + CLOSING)
-        _normed(plan, work, gated[GAIN], x, ZERO + 1)
-        multiply_rows(gated, work.bytes, plan.row_offsets, ZERO + 1, work.sums)
-        vectors = sizes.inner // LANES
-        kernels.gated_outputs(work.sums, gated[MULTIPLIER], gated[BIAS], work.scales, work.outputs, vectors)
-        _rounded(work, work.outputs, sizes.inner * 4, ZERO + 1, vectors)
-        multiply_rows(closing, work.bytes, plan.inner_offsets, ZERO + 1, work.sums)
-        _add(plan, work, closing, x, ZERO + 1)
-    symbols = product_at(plan.products, 2 + sizes.encoders * ENCODER_PRODUCTS + sizes.decoders * DECODER_PRODUCTS)
-    _normed(plan, work, symbols[GAIN], x, ZERO + 1)
-    multiply_rows(symbols, work.bytes, plan.row_offsets, ZERO + 1, work.sums)
-    _write(work, symbols, work.outputs, ZERO + 1, sizes.symbols // LANES)
+        _multiply_norms(plan, work, gated, x, one)
+        gate = work.outputs
+        kernels.gated_outputs(work.sums, gated[MULTIPLIER], gated[BIAS], work.scales, gate, sizes.inner // LANES)
+        _add_product(plan, work, closing, gate, sizes.inner * 4, plan.inner_offsets, x, one)
+    symbols = _symbols(plan)
+    _multiply_norms(plan, work, symbols, x, one)
+    _write(work, symbols, work.outputs, one, sizes.symbols // LANES)
+
+
+@compiled
+def _symbols(plan: Plan) -> tuple[int, ...]:
+    """Return the row of the product that scores symbols, the last one."""
+    sizes = plan.sizes
+    return product_at(plan.products, 2 + sizes.encoders * ENCODER_PRODUCTS + sizes.decoders * DECODER_PRODUCTS)
 
 
 @entry_point
@@ -365,7 +361,8 @@ def read(plan: Plan, work: Work, samples: int, frames: int, most: int, text: Int
     sizes = plan.sizes
     last = _convolve(plan, work, samples, frames)
     _encode(plan, work, last)
-    symbols = product_at(plan.products, 2 + sizes.encoders * ENCODER_PRODUCTS + sizes.decoders * DECODER_PRODUCTS)
+    _hide(plan, work.own_mask, ZERO, work.texts)
+    symbols = _symbols(plan)
     symbol, count, log_prob = START, ZERO, 0.0
     numbers = float32_at(work.outputs)
     totals = float32_at(work.moments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,10 @@ class SegmentTranscriber:
     sample_rate = SAMPLE_RATE
     longest_s = LONGEST_S
 
-    def __init__(self) -> None:
-        """Read no more than the digest. Raises: OSError."""
-        self.digest = digest_of(SHIPPED.read_bytes())
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the weights' file. Raises: OSError."""
+        return digest_of(SHIPPED.read_bytes())
 
     def warm_up(self) -> None:
         """Load the weights, and compile."""

@@ -85,16 +85,15 @@ def test_longer_audio_needs_less_certainty() -> None:
     [
         ("number is four seven one", "number is four hundred seventy one", (2, 3, 4), "number is four seven one"),
         ("four seven one its mine", "four hundred seventy one is mine", (0, 1, 2), "four seven one is mine"),
-        ("it costs twenty five pounds or for tea", "it costs twenty five pounds or forty", (6,), None),
+        ("it is five or for tea", "it is five or forty", (4,), "it is five or for tea"),
         ("it costs pounds", "it costs twenty pounds", (2,), "it costs twenty pounds"),
         ("one and to", "one and two", (0, 2), "one and to"),
     ],
 )
 def test_numbers_written_in_digits_are_ours_where_we_have_words(
-    ours: str, theirs: str, numbers: Sequence[int], text: str | None
+    ours: str, theirs: str, numbers: Sequence[int], text: str
 ) -> None:
-    expected = "it costs twenty five pounds or for tea" if text is None else text
-    assert joined(words(ours), Writes(theirs, numbers=numbers)) == expected
+    assert joined(words(ours), Writes(theirs, numbers=numbers)) == text
 
 
 def test_a_text_without_a_key_term_that_we_have_is_not_taken() -> None:

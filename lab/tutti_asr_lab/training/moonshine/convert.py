@@ -135,7 +135,11 @@ def converted(encoder: Graph, decoder: Graph) -> Tensors:
 
 def main(wheel: Annotated[Path, typer.Argument(help=WHEEL)], to: Path = SHIPPED) -> None:
     """Write the weights and the list of symbols."""
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    try:
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    except OSError as error:
+        download = "`pip download moonshine-voice==0.1.0 --no-deps`"
+        raise TrainingError(f"cannot read {wheel}: {error.strerror}; {download}") from error
     if digest != SHA256:
         raise TrainingError(f"{wheel} is not {WHEEL}: its SHA-256 is {digest}, not {SHA256}")
     with zipfile.ZipFile(wheel) as files:
