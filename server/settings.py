@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -389,16 +387,3 @@ class Settings(BaseSettings):
     def all_slots(self) -> int:
         """Slots of a model for streams."""
         return self.slots + self.upload_slots
-
-
-def meanings() -> dict[str, tuple[str, str]]:
-    """Return, for each setting, the heading comment above it ("" if none) and its docstring in one line."""
-    source = Path(__file__).read_text(encoding="utf-8")
-    [settings_class] = [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]
-    lines, texts = source.splitlines(), {}
-    for field, text in zip(settings_class.body, settings_class.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(text, ast.Expr), f"{field.target.id} has a docstring"
-            above = re.fullmatch(r"    # (.*)", lines[field.lineno - 3])
-            texts[field.target.id] = (above[1] if above else "", " ".join(ast.literal_eval(text.value).split()))
-    return texts

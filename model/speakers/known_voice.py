@@ -13,9 +13,11 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from model.speakers.online import KEPT, SAME_VOICE, begins, best_path
+from model.speakers.online import KEPT, begins, best_path
 from model.speakers.vectors import ONE, Vector, cosine, rounded
 
+SAME_VOICE = 0.4
+"""Least similarity of a vector to that of a known voice to be the same voice."""
 _WINDOW = struct.Struct("<ddh")
 
 

@@ -17,13 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.speakers.vectors import ONE, SIZE, Integers, Vector, rounded, similarity, unit
+from model.speakers.vectors import ONE, SIZE, Integers, Vector, rounded, unit
 from model.speakers.ward import divided
 
-__all__ = ["SAME_VOICE", "OnlineSpeakers", "best_path", "similarity"]
-
-SAME_VOICE = 0.4
-"""Least similarity of a vector to that of an enrolled voice to be the same voice."""
 TOGETHER = 5
 """Successive vectors without a pause that are one group."""
 LEAST = 4

@@ -191,7 +191,8 @@ class SettingsCommand(CheckedCommand):
 @cache
 def _options_of_settings() -> list[Any]:
     """Return the options, as typer makes them of a function's parameters."""
-    from server.settings import Settings, meanings
+    from server.settings import Settings
+    from server.tools.settings_page import meanings
 
     texts, parameters = meanings(), []
     for name in OPTIONS:

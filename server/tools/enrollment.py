@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.speakers.online import SAME_VOICE
+from model.speakers.known_voice import SAME_VOICE
 from model.speakers.slot_model import SAMPLE_RATE, STEP_SAMPLES, SpeakerWeights
 from model.speakers.step import HOP
 from model.speakers.vectors import Vector, mean_of, similarity

@@ -1,11 +1,13 @@
-"""Generator of `docs/settings.md`: each setting's variable, option, default and meaning, from `server/settings.py`.
+"""What settings mean, from `server/settings.py`, for help texts and for `docs/settings.md`, whose generator this is.
 
 `python -m server.tools.settings_page` writes the page; a test checks that it is current.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
@@ -13,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from server import settings
 from server.configuration.variables import OPTIONS, PREFIX
-from server.settings import Settings, meanings
+from server.settings import Settings
 
 PAGE = Path(settings.__file__).parents[1] / "docs" / "settings.md"
 HEAD = """# Settings
@@ -24,6 +26,19 @@ lines, or are JSON. `tutti doctor` takes the same options and variables, and che
 
 Written by `python -m server.tools.settings_page` from `server/settings.py`.
 """
+
+
+def meanings() -> dict[str, tuple[str, str]]:
+    """Return, for each setting, the heading comment above it ("" if none) and its docstring in one line."""
+    source = Path(settings.__file__).read_text(encoding="utf-8")
+    [settings_class] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    lines, texts = source.splitlines(), {}
+    for field, text in zip(settings_class.body, settings_class.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(text, ast.Expr), f"{field.target.id} has a docstring"
+            above = re.fullmatch(r"    # (.*)", lines[field.lineno - 3])
+            texts[field.target.id] = (above[1] if above else "", " ".join(ast.literal_eval(text.value).split()))
+    return texts
 
 
 def page() -> str:

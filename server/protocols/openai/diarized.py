@@ -132,7 +132,8 @@ def check_reference(name: str, duration_s: float, voices: Mapping[int, Vector]) 
 
 def known_speakers(voices: Mapping[int, Vector], references: Mapping[str, Vector]) -> dict[int, str]:
     """Return the names of the speakers that are known voices, each once, the most similar pairs first."""
-    from model.speakers.online import SAME_VOICE, similarity
+    from model.speakers.known_voice import SAME_VOICE
+    from model.speakers.vectors import similarity
 
     pairs = [
         (similarity(voice, reference), speaker, name)

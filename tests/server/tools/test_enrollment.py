@@ -13,7 +13,7 @@ import soundfile
 from click.testing import Result
 from typer.testing import CliRunner
 
-from model.speakers.online import SAME_VOICE
+from model.speakers.known_voice import SAME_VOICE
 from model.speakers.vectors import similarity
 from server.access.keys import Key
 from server.access.voices import VoiceFolder

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from server.settings import Settings, meanings
+from server.settings import Settings
+from server.tools.settings_page import meanings
 from tests.support.audio.speech import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "tutti"
