@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,10 +64,13 @@ def test_a_segment_has_the_same_bits_after_and_beside_others(network: Moonshine)
     assert together == alone * 2
 
 
-def test_any_length_is_read_and_silence_has_few_symbols(network: Moonshine) -> None:
-    for samples in (0, 1, LEAST_SAMPLES - 1, LEAST_SAMPLES, 5_000, int(LONGEST_S * SAMPLE_RATE)):
-        reading = network.read(np.zeros(samples, np.int16))
-        assert len(reading.symbols) <= max(samples, LEAST_SAMPLES) / SAMPLE_RATE * 6.5 + 1
+def test_any_length_is_read_and_a_text_has_an_end_or_all_symbols_that_it_may_have(network: Moonshine) -> None:
+    speech = np.resize(sample("order"), int(LONGEST_S * SAMPLE_RATE))
+    for samples in (0, 1, LEAST_SAMPLES - 1, LEAST_SAMPLES, 5_000, len(speech)):
+        reading = network.read(speech[:samples])
+        most = math.ceil(max(samples, LEAST_SAMPLES) / SAMPLE_RATE * 6.5)
+        assert reading.ended == (len(reading.symbols) < most)
+        assert np.isfinite(reading.log_prob)
 
 
 def test_the_loudest_samples_have_finite_scores(network: Moonshine) -> None:
