@@ -51,8 +51,8 @@ test-image: setup  ## build the image and run it as an operator does; Linux, as 
 	@CI=true $(BIN)/python -m pytest -m image tests/deploy/test_image_runs.py
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers.
-ON_AVX2 := $(addprefix tests/model/, test_acoustic.py test_decoder.py test_levels.py test_network.py test_segment_model.py test_slots.py test_vad.py \
-	ctc evaluation int8 machine published punctuation shipped) \
+ON_AVX2 := $(addprefix tests/model/, test_acoustic.py test_decoder.py test_network.py test_segment_model.py test_slots.py test_vad.py \
+	audio ctc evaluation int8 machine moonshine published punctuation shipped speakers) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume
 # These emulate all processors themselves in `make test-all`, or read files and graphs without computing.

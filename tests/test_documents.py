@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import subprocess
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,15 @@ def test_what_documents_docstrings_and_comments_name_exists() -> None:
             named = [(number, name) for number, name in missing(path, source) if name not in ELSEWHERE.get(place, ())]
             wrong += [f"{place}:{number}: {name}" for number, name in named]
     assert not wrong, "\n".join(["named, and not there:", *wrong])
+
+
+def test_paths_of_tests_that_commands_of_the_makefile_name_exist() -> None:
+    """pytest with several processes says of a missing path only that no tests ran."""
+    targets = [target for target in sorted(TARGETS) if target.startswith("test")]
+    commands = subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, text=True, capture_output=True, check=True)
+    paths = set(re.findall(r"(?<=[ =])tests/[\w./-]+", commands.stdout))
+    assert {"tests/server/resume", "tests/lab"} <= paths
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
 def test_the_index_of_decisions_has_every_heading_in_order() -> None:
