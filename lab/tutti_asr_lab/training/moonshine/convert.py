@@ -23,6 +23,7 @@ from model.errors import TrainingError
 from model.int8.quantized import LARGEST_WEIGHT
 from model.moonshine.kernels import ZERO_POINT
 from model.moonshine.model import SHIPPED, SIZES
+from tutti_asr_lab.training.quantization.rounding import rounded_outputs
 
 WHEEL = "moonshine_voice-0.1.0-py3-none-manylinux_2_34_x86_64.whl"
 SHA256 = "0f833deb43bad5dcfb4cfd3257b6df83ef9abd3f27be3199622fe41932e8d916"
@@ -94,18 +95,12 @@ def _with_branches(graph: Any) -> Iterator[Any]:
                 yield from _with_branches(branch)
 
 
-def quantized(weight: NDArray[np.float32], largest: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return integers (out, in) within ± `largest`, and the scale of each output."""
-    scale = np.maximum(np.abs(weight).max(axis=1), 1e-12) / np.float32(largest)
-    return np.rint(weight / scale[:, None]).astype(np.int8), scale.astype(np.float32)
-
-
 def converted(encoder: Graph, decoder: Graph) -> Tensors:
     """Return the tensors that `model.moonshine.model.Moonshine` reads."""
     out: Tensors = {}
 
     def add(name: str, weight: NDArray[np.float32], bias: NDArray[np.float32], largest: int = LARGEST_WEIGHT) -> None:
-        out[f"{name}.weight"], out[f"{name}.weight_scale"] = quantized(weight, largest)
+        out[f"{name}.weight"], out[f"{name}.weight_scale"] = rounded_outputs(weight, largest)
         out[f"{name}.bias"] = bias.astype(np.float32)
         if largest == LARGEST_WEIGHT:
             out[f"{name}.input_scale"], out[f"{name}.input_zero"] = np.array(1.0, np.float32), np.array(ZERO_POINT)

@@ -1,9 +1,10 @@
-"""Rounding of a weight matrix to integers within ±63 with one scale per row, with the least error on its inputs."""
+"""Rounding of a weight matrix to integers with one scale per row: to nearest, or with the least error on its inputs."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model.int8.quantized import LARGEST_WEIGHT
@@ -11,6 +12,14 @@ from model.int8.quantized import LARGEST_WEIGHT
 SHRINKS = np.linspace(0.6, 1.0, 21)  # values of the largest integer to try, as fractions of a row's largest weight
 DAMPING = 0.01  # fraction of the mean second moment. Source: Frantar et al. 2022
 _LEAST = 1e-12
+
+
+def rounded_outputs(
+    weight: NDArray[np.float32], largest: int = LARGEST_WEIGHT
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return integers (out, in) within ± `largest`, and the scale (out,) that each row's largest weight gives it."""
+    scale = np.maximum(np.abs(weight).max(axis=1), _LEAST) / np.float32(largest)
+    return np.rint(weight / scale[:, None]).astype(np.int8), scale.astype(np.float32)
 
 
 def nearest(weight: Tensor, scale: Tensor) -> Tensor:

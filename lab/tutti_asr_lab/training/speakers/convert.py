@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from model.checkpoint import product_arrays, write_atomically
-from model.int8.quantized import LARGEST_WEIGHT, QuantizedProduct
+from model.int8.quantized import QuantizedProduct
 from model.speakers.slot_model import OUTPUT_SCALE, ZERO, SpeakerModel, SpeakerWeights
 from model.speakers.step import LAYERS, SIZE
+from tutti_asr_lab.training.quantization.rounding import rounded_outputs
 from tutti_asr_lab.training.speakers.conversations import Conversation, mix
 from tutti_asr_lab.training.speakers.diarization import recordings_of, vectors_of
 from tutti_asr_lab.training.speakers.encoder import Encoder, band_factors, load_encoder
@@ -40,10 +41,7 @@ def tensors_of(encoder: Encoder) -> Tensors:
 
 
 def _product(layer: int, weight: NDArray[np.float32], bias: NDArray[np.float32]) -> Tensors:
-    scale = np.maximum(np.abs(weight).max(axis=1), 1e-8) / LARGEST_WEIGHT
-    integers = np.rint(weight / scale[:, None]).astype(np.int8)
-    product = QuantizedProduct(integers, scale.astype(np.float32), bias, OUTPUT_SCALE, ZERO)
-    return product_arrays(f"layers.{layer}", product)
+    return product_arrays(f"layers.{layer}", QuantizedProduct(*rounded_outputs(weight), bias, OUTPUT_SCALE, ZERO))
 
 
 def voices_of_training(data: Path) -> Iterator[Conversation]:

@@ -10,7 +10,8 @@ import pytest
 
 from model.errors import TrainingError
 from tutti_asr_lab.training.moonshine import convert
-from tutti_asr_lab.training.moonshine.convert import Graph, converted, main, quantized
+from tutti_asr_lab.training.moonshine.convert import Graph, converted, main
+from tutti_asr_lab.training.quantization.rounding import rounded_outputs
 
 WIDTH = 288
 
@@ -57,7 +58,7 @@ def encoder() -> Made:
 
 def test_each_output_has_a_scale_of_its_own_and_weights_are_near() -> None:
     weight = np.array([[1.0, -0.25, 0.0], [0.002, 0.0015, -0.002], [0.0, 0.0, 0.0]], np.float32)
-    integers, scale = quantized(weight, 63)
+    integers, scale = rounded_outputs(weight, 63)
     assert integers.tolist() == [[63, -16, 0], [63, 47, -63], [0, 0, 0]]
     assert np.abs(integers * scale[:, None] - weight).max(axis=1) == pytest.approx(np.zeros(3), abs=0.5 / 63)
 
