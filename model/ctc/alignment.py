@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from model.ctc.words import Word
 
@@ -11,13 +12,19 @@ SHORTEST_S = 0.08  # of such a word between two of ours; if there is less room, 
 
 
 def aligned(
-    texts: Sequence[str], ours: Sequence[Word], *, begin_s: float, end_s: float, confidence: float
+    texts: Sequence[str],
+    ours: Sequence[Word],
+    *,
+    begin_s: float,
+    end_s: float,
+    confidence: float,
+    written: Sequence[str] = (),
 ) -> tuple[Word, ...]:
     """Return a word for each text, in order, with the times of our words, of which there is at least one.
 
     A text has the times of its partner in the alignment; texts without one divide the time between their neighbors,
     by their letters. `begin_s`, `end_s`: of the audio, in the time of our words. The confidence of a text that is not
-    ours is `confidence`.
+    ours is `confidence`. `written`: the texts with capitals and marks.
     """
     partners = partners_of(texts, [word.text for word in ours])
     words: list[Word] = []
@@ -35,7 +42,7 @@ def aligned(
         until_s = None if following is None else ours[following].start_s
         words = _with_run(words, texts[at:end], until_s, begin_s=begin_s, end_s=end_s, confidence=confidence)
         at = end
-    return tuple(words)
+    return tuple(replace(word, written=form) for word, form in zip(words, written or ("",) * len(words), strict=True))
 
 
 def _with_run(

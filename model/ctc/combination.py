@@ -2,8 +2,8 @@
 
 The network makes fewer errors in whole sentences, but invents words where it has little audio or an accent that it does
 not know. It is sure of what it knows: so its text is taken if the mean log-probability of its symbols is high enough,
-less so for longer audio. Its words get our times, by an alignment. Numbers that it writes in digits are ours, because
-digits do not say how they were said.
+less so for longer audio. Its words get our times, by an alignment, and keep its capitals and marks. Numbers that it
+writes in digits are ours, because digits do not say how they were said.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from model.ctc.alignment import aligned, partners_of
 from model.ctc.bias import Bias
 from model.ctc.words import Word
+from model.text.spelled import MARKS
 
 SHORTEST_S = 1.5  # of audio whose text may be taken
 LEAST_LOG_PROB = -0.2
@@ -33,10 +34,12 @@ PER_SECOND, MOST_SECONDS = 0.05, 5.0
 class Transcript:
     """Words as they are said, and the mean log-probability of the symbols that they were written in.
 
-    `numbers`: places of words that were written in digits, so that it is not known how they were said.
+    `written`: each word with capitals and the mark after it. `numbers`: places of words that were written in digits, so
+    that it is not known how they were said.
     """
 
     words: tuple[str, ...]
+    written: tuple[str, ...]
     numbers: frozenset[int]
     log_prob: float
 
@@ -95,8 +98,8 @@ def combined(
             result += ours
         else:
             confidence = math.exp(transcript.log_prob)
-            texts = _with_our_numbers(transcript, [word.text for word in ours])
-            result += aligned(texts, ours, begin_s=from_s, end_s=to_s, confidence=confidence)
+            texts, written = _with_our_numbers(transcript, [word.text for word in ours])
+            result += aligned(texts, ours, begin_s=from_s, end_s=to_s, confidence=confidence, written=written)
     return tuple(result)
 
 
@@ -112,22 +115,27 @@ def _lacks_terms(theirs: Sequence[str], ours: Sequence[Word], bias: Bias) -> boo
     return any(term in left and term not in right for term in terms)
 
 
-def _with_our_numbers(transcript: Transcript, ours: Sequence[str]) -> list[str]:
-    """Return the network's words with ours in the place of its numbers: "47192" may be five digits or one number."""
+def _with_our_numbers(transcript: Transcript, ours: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the network's words with ours for its numbers, because "47192" may be five digits; then as written."""
     partners = partners_of(transcript.words, ours)
     texts: list[str] = []
+    written: list[str] = []
     at, count = 0, len(transcript.words)
     while at < count:
         if at not in transcript.numbers:
             texts.append(transcript.words[at])
+            written.append(transcript.written[at])
             at += 1
             continue
         end = next((later for later in range(at, count) if later not in transcript.numbers), count)
         before = max((one for one in partners[:at] if one is not None), default=-1)
         after = next((one for one in partners[end:] if one is not None), len(ours))
-        texts += ours[before + 1 : after] or transcript.words[at:end]
+        numbers = ours[before + 1 : after] or transcript.words[at:end]
+        last = transcript.written[end - 1]
+        texts += numbers
+        written += [*numbers[:-1], numbers[-1] + last[len(last.rstrip(MARKS)) :]]
         at = end
-    return texts
+    return texts, written
 
 
 def is_sure(log_prob: float, seconds: float) -> bool:

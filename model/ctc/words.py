@@ -31,7 +31,8 @@ class Word:
     """A recognized word; times in seconds since the start of the decoder state, confidence 0 to 1.
 
     `language`: the tag that a model of several languages wrote after it; empty if there is none. `speaker`: None if
-    speakers are not distinguished.
+    speakers are not distinguished. `written`: the word with its capitals and the mark after it, where a network wrote a
+    text; empty elsewhere.
     """
 
     text: str
@@ -40,6 +41,7 @@ class Word:
     confidence: float
     language: str = ""
     speaker: Speaker | None = None
+    written: str = ""
 
 
 def joined(texts: Iterable[str]) -> str:

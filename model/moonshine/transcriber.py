@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from model.checkpoint import digest_of
 from model.ctc.combination import Transcript
 from model.moonshine.model import LONGEST_S, SAMPLE_RATE, SHIPPED, Moonshine
-from model.text.spelled import spoken
+from model.text.spelled import tokens_of
 
 REPEATS = 2.4
 """Size of a text over that of its compressed form, above which it repeats itself. Source: Radford et al. 2022."""
@@ -51,16 +51,17 @@ class SegmentTranscriber:
         return Transcript(*words_of(text), reading.log_prob)
 
 
-def words_of(text: str) -> tuple[tuple[str, ...], frozenset[int]]:
-    """Return the words of a text as they are said, and the places of those that it writes in digits or signs."""
+def words_of(text: str) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[int]]:
+    """Return the words of a text as they are said, and as written; and the places of those in digits or signs."""
     words: list[str] = []
+    written: list[str] = []
     numbers: set[int] = set()
-    for token in text.replace("per cent", "percent").split():
-        said = spoken(token).split()
+    for token, said, forms in tokens_of(text.replace("per cent", "percent")):
         if any(sign.isnumeric() or sign in _NUMERIC_SIGNS for sign in token):
             numbers.update(range(len(words), len(words) + len(said)))
         words += said
-    return tuple(words), frozenset(numbers)
+        written += forms
+    return tuple(words), tuple(written), frozenset(numbers)
 
 
 @lru_cache(maxsize=1)

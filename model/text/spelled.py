@@ -1,12 +1,14 @@
 """Written English in the acoustic model's spelling: a-z, apostrophe and spaces, numbers and their units as words.
 
-Used for training texts, references and key terms alike. `model.text.notations` handles numbers and units. Signs that
+Used for training texts, references and key terms alike; `as_written` gives the words of a text their capitals and marks
+again. `model.text.notations` handles numbers and units. Signs that
 are not spoken and letters of other alphabets are dropped; `model.text.letters.unspellable` lists the latter.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 from model.text.letters import IDEOGRAPHS, folded, has_ideographs, ideographs_apart
 from model.text.notations import expand_numbers
@@ -41,6 +43,8 @@ _EDGES = re.compile(r"(?<![a-z])'+|'+(?![a-z])")
 _DIGITS = "零一二三四五六七八九"
 _PLACES = ("", "十", "百", "千")
 _GROUPS = ("", "万", "亿")
+_SHOWN = re.compile(r"\W*(?P<core>.*?)(?P<after>\W*)")
+MARKS = ",.?"  # of `as_written`
 MOST_DIGITS = 8  # of a quantity; longer ones are telephone and account numbers, spoken digit by digit
 
 _AMOUNT = r"\d+(?:,\d{3})*(?:\.\d+)?"
@@ -62,6 +66,37 @@ def spoken(text: str) -> str:
         for sign, word in _SIGNS.items():
             plain = plain.replace(sign, f" {word} ")
     return " ".join(_EDGES.sub(" ", _REST.sub(" ", plain.replace("-", " "))).split())
+
+
+def tokens_of(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each token of English text, its words as spoken, and those words `as_written`."""
+    tokens = text.split()
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        said = spoken(token).split()
+        yield token, said, as_written(token, said, continues=following[:1].islower())
+
+
+def as_written(token: str, said: Sequence[str], *, continues: bool) -> list[str]:
+    """Return the spoken words of a token with its capitals, and its mark of `MARKS`, if it has one, at the end.
+
+    `continues`: a token without a capital follows. The period of an abbreviation does not end a sentence.
+    """
+    shown = _SHOWN.fullmatch(token.replace("’", "'"))
+    if shown is None or not said:
+        return list(said)
+    core, after = shown["core"], shown["after"]
+    parts = re.split("[-.]", core)
+    spelled = [folded(part) for part in parts] == list(said)
+    if "." in core or (core.isalpha() and not spelled):
+        after = after.removeprefix(".")
+    if not spelled:
+        parts = [said[0][:1].upper() + said[0][1:] if core[:1].isupper() else said[0], *said[1:]]
+    if continues and ("..." in after or "…" in after):
+        mark = ","
+    else:
+        signs = ("?", "?"), (".!…", "."), (",;:—–", ",")
+        mark = next((mark for kind, mark in signs if any(sign in after for sign in kind)), "")
+    return [*parts[:-1], parts[-1] + mark]
 
 
 def expand_chinese_numbers(text: str) -> str:

@@ -18,7 +18,8 @@ from model.ctc.words import Word, joined
 from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labeled
 from model.punctuation.rules import capital_i, capitalized, is_question
 from model.punctuation.tagger import shipped_tagger
-from model.text.letters import has_ideographs
+from model.text.letters import folded, has_ideographs
+from model.text.spelled import MARKS as WRITTEN_MARKS
 from server.text.line import PAUSE_S, Span
 from server.text.numbers.number_words import is_row
 from server.text.own_forms import MARKS as FORM_MARKS
@@ -140,7 +141,7 @@ class Sentences:
             formatted = format_words(words, self._style, sentence, ends=ends, speech=speech)
             self.opening = () if ends else (*sentence, *texts[:2])[:2]
         else:
-            labels = self._tagger.tag(texts, sentence, ends=ends)
+            labels = _with_written(words, self._tagger.tag(texts, sentence, ends=ends), ends=ends)
             self.opening = () if ends else _open_words(sentence, labels)
             formatted = format_words(words, self._style, labels=labels, speech=speech)
         if digits:
@@ -166,7 +167,10 @@ def format_words(
     formatted = []
     for start, end, text, is_own in _written(words, style, speech):
         word = words[start] if end == start + 1 else _joined(words[start:end])
-        shown = text if labels is None else _shown(text, labels[start], labels[end - 1], word.text if is_own else None)
+        shown = text
+        if labels is not None:
+            recognized = labels[start].word if text == word.text else text
+            shown = _shown(recognized, labels[start], labels[end - 1], word.text if is_own else None)
         formatted.append(FormattedWord(word, shown))
     return tuple(formatted)
 
@@ -177,6 +181,29 @@ def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> 
         asked = is_question((*opening, *texts[:2]))
         labels[-1] = msgspec.structs.replace(labels[-1], mark=QUESTION if asked else PERIOD)
     return labels
+
+
+def _with_written(words: Sequence[Word], labels: Sequence[Labeled], *, ends: bool) -> Sequence[Labeled]:
+    """Return labels with the capitals and marks of words that a network wrote; those of the sentence's ends stay.
+
+    Each segment is written as a text of its own: it begins with a capital although its sentence may have begun before.
+    """
+    if not any(word.written for word in words):
+        return labels
+    joint: list[Labeled] = []
+    for place, (word, label) in enumerate(zip(words, labels, strict=True)):
+        begins = joint[-1].mark in ENDS if joint else label.capital
+        text = word.written.rstrip(WRITTEN_MARKS)
+        if folded(text) != word.text:  # also empty
+            joint.append(msgspec.structs.replace(label, capital=label.capital or begins))
+            continue
+        mark = MARKS.index(word.written[len(text) :][:1])
+        if place == len(words) - 1 and not (ends and mark in ENDS):
+            mark = label.mark
+        if place == 0 and text[1:] == word.text[1:]:
+            text = word.text
+        joint.append(Labeled(text, mark, begins or text[:1].isupper()))
+    return joint
 
 
 def _shown(text: str, first: Labeled, last: Labeled, said: str | None) -> str:

@@ -26,7 +26,7 @@ from model.ctc.interface import (
 from model.ctc.words import Word
 from model.description import ModelDescription
 from model.text.normalization import comparable
-from model.text.spelled import spoken
+from model.text.spelled import tokens_of
 from model.whisper import ENGLISH, SAMPLE_RATE, Whisper
 from server.audio.pcm import Resampler
 from server.recognition.events import Fallback
@@ -175,6 +175,10 @@ class WhisperDecoder:
         reading = self._whisper.read(samples, self._language, terms)
         if reading.repetition > REPEATS:
             raise Unusable(Fallback.REPEATED)
-        texts = (spoken if self._english else comparable)(reading.text).split()
+        if self._english:
+            pairs = [pair for _, said, forms in tokens_of(reading.text) for pair in zip(said, forms, strict=True)]
+        else:
+            pairs = [(word, "") for word in comparable(reading.text).split()]
+        texts, written = [said for said, _ in pairs], [form for _, form in pairs]
         end_s = begin_s + len(pcm) / self._rate
-        return aligned(texts, ours, begin_s=begin_s, end_s=end_s, confidence=reading.confidence)
+        return aligned(texts, ours, begin_s=begin_s, end_s=end_s, confidence=reading.confidence, written=written)

@@ -32,7 +32,9 @@ class Writes:
     def transcribe(self, pcm: np.ndarray) -> Transcript | None:
         self.seconds.append(len(pcm) / RATE)
         text = self.texts.pop(0)
-        return Transcript(tuple(text.split()), self.numbers, self.log_prob) if text != "-" else None
+        written = tuple(text.split())
+        said = tuple(word.strip(",.").lower() for word in written)
+        return Transcript(said, written, self.numbers, self.log_prob) if text != "-" else None
 
 
 def words(text: str, start_s: float = 1.0, each_s: float = 0.5) -> tuple[Word, ...]:
@@ -94,6 +96,15 @@ def test_numbers_written_in_digits_are_ours_where_we_have_words(
     ours: str, theirs: str, numbers: Sequence[int], text: str
 ) -> None:
     assert joined(words(ours), Writes(theirs, numbers=numbers)) == text
+
+
+def test_words_keep_what_the_network_wrote_and_our_numbers_its_marks() -> None:
+    ours = words("call leonard at four seven one if so")
+    result = combined(lambda: ours, ours, silence(9.0), NO_BIAS, Writes("Call Leonard at 471, if so.", numbers=[3]))
+    assert [word.written for word in result] == ["Call", "Leonard", "at", "four", "seven", "one,", "if", "so."]
+    assert [word.text for word in result] == [word.text for word in ours]
+    unsure = combined(lambda: ours, ours, silence(9.0), NO_BIAS, Writes("Call Leonard.", log_prob=UNSURE))
+    assert {word.written for word in unsure} == {""}
 
 
 def test_a_text_without_a_key_term_that_we_have_is_not_taken() -> None:

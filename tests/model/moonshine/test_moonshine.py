@@ -97,7 +97,15 @@ def test_symbols_are_lengths_and_bytes() -> None:
     ],
 )
 def test_words_are_those_that_are_said_and_numbers_are_known(text: str, words: str, numbers: Sequence[int]) -> None:
-    assert words_of(text) == (tuple(words.split()), frozenset(numbers))
+    said, written, at_numbers = words_of(text)
+    assert (said, at_numbers) == (tuple(words.split()), frozenset(numbers))
+    assert len(written) == len(said)
+
+
+def test_words_keep_their_capitals_and_marks_and_no_mark_of_an_abbreviation() -> None:
+    text = "Mr. O'Brien, who is 42, left well-known NASA... in May. Why?"
+    written = "Mister O'Brien, who is forty two, left well known NASA, in May. Why?"
+    assert words_of(text)[1] == tuple(written.split())
 
 
 def test_a_text_that_repeats_itself_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.text.letters import IDEOGRAPHS, has_ideographs, unspellable
-from model.text.spelled import spoken
+from model.text.spelled import as_written, spoken
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,28 @@ def test_normalized_text_has_only_the_models_letters_and_normalizing_is_idempote
 )
 def test_letters_of_other_alphabets_are_listed(text: str, letters: str) -> None:
     assert unspellable(text) == letters
+
+
+@pytest.mark.parametrize(
+    ("token", "following", "written"),
+    [
+        ("Egypt.", "He", "Egypt."),
+        ("\u201cMcDonald\u2019s,\u201d", "he", "McDonald's,"),
+        ("Why?!", "", "Why?"),
+        ("left!", "", "left."),
+        ("and...", "then", "and,"),
+        ("and...", "Then", "and."),
+        ("yes;", "no", "yes,"),
+        ("café:", "a", "café,"),
+        ("well-known", "man", "well known"),
+        ("U.S.", "troops", "U S"),
+        ("Mr.", "Smith", "Mister"),
+        ("J.", "Smith", "J."),
+        ("4th.", "He", "fourth."),
+        ("3.50,", "he", "three point five zero,"),
+        ("iPhone", "is", "iPhone"),
+        ("--", "no", ""),
+    ],
+)
+def test_words_have_the_capitals_and_the_mark_of_their_token(token: str, following: str, written: str) -> None:
+    assert as_written(token, spoken(token).split(), continues=following.islower()) == written.split()

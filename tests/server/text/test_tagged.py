@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -52,6 +53,44 @@ def final(sentences: Sentences, text: str, *, ends: bool = True) -> str:
 )
 def test_sentences(spoken: str, shown: str) -> None:
     assert final(Sentences(PUNCTUATE), spoken) == shown
+
+
+def written(text: str) -> list[Word]:
+    """Return words that a network wrote, but those after an underscore, which are recognized ones."""
+    words = say(text.lower())
+    for i, token in enumerate(text.split()):
+        words[i] = replace(words[i], text=words[i].text.strip("_,.?"), written="" if "_" in token else token)
+    return words
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Leonard Bacon was born in Detroit, Michigan.", "Leonard Bacon was born in Detroit, Michigan."),
+        ("Tell NASA about the McDonald case", "Tell NASA about the McDonald case."),
+        ("Is it, he asked,", "Is it, he asked."),
+        ("I went. and left", "I went. And left."),
+        ("It costs twenty five. Can you pay?", "It costs 25. Can you pay?"),
+        ("Give me _four _seven _one _nine if so.", "Give me 4719 if so."),
+    ],
+)
+def test_what_a_network_wrote_is_kept(text: str, shown: str) -> None:
+    assert " ".join(word.text for word in Sentences(SMART).final(written(text), ends=True)) == shown
+
+
+def test_a_sentence_goes_on_in_a_segment_that_was_written_as_one_of_its_own() -> None:
+    sentences = Sentences(PUNCTUATE)
+    first = sentences.final(written("I would like to book a flight to."), ends=False)
+    assert first[-1].text == "to"
+    assert [word.text for word in sentences.final(written("Paris On monday."), ends=True)] == ["Paris", "On", "monday."]
+    sentences.final(written("I would like to."), ends=False)
+    assert sentences.final(written("Book a flight."), ends=True)[0].text == "book"
+
+
+def test_a_word_that_was_replaced_shows_nothing_of_what_was_written() -> None:
+    first, last = written("Call Leonard.")
+    shown = Sentences(PUNCTUATE).final([first, replace(last, text="someone")], ends=True)
+    assert " ".join(word.text for word in shown) == "Call someone."
 
 
 def test_a_number_has_the_mark_after_its_last_word() -> None:

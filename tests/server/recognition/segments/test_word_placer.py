@@ -69,3 +69,8 @@ def test_restart_places_all_words_again() -> None:
     memory.place(words, 0.0, 0.0, 9.0)
     memory.restart()
     assert memory.place(words, 3.0, 3.0, 9.0)[0].start_s == 3.0
+
+
+def test_a_moved_word_keeps_its_language_and_what_a_network_wrote() -> None:
+    words = [Word("a", n / 10, (n + 1) / 10, 0.5, "en-US", written="A,") for n in range(3)]
+    assert {(word.language, word.written) for word in placed(words, 0.0, 0.15, 0.25)} == {("en-US", "A,")}
