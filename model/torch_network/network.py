@@ -21,7 +21,6 @@ from model.audio.mel import FLOOR, FeatureConfig, mel_filters
 from model.config import CONTEXT, PAIRS, ModelConfig
 
 State = dict[str, Tensor]
-Entering = Callable[[Tensor], Tensor]
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Differentiable: gates (B, T, 3H) = Wx + b, U (3H, H), its bias (3H), first state (B, H) -> states (B, T, H)."""
 
@@ -95,36 +94,28 @@ class Scan(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # noqa: PLR0917 - torch passes them by position
-        ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, first: Tensor, entering: Entering | None = None
-    ) -> Tensor:
-        """gates (T, B, 3H) = Wx + b, weight (3H, H), bias (3H), first state (B, H) -> states (T, B, H).
-
-        `entering`, if given, is applied to each state (B, H) before the product; its gradient is the identity.
-        """
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, first: Tensor) -> Tensor:
+        """gates (T, B, 3H) = Wx + b, weight (3H, H), bias (3H), first state (B, H) -> states (T, B, H)."""
         steps, rows, width = gates.shape[0], gates.shape[1], weight.shape[1]
         weight_t = weight.to(gates.dtype).t()
         bias = bias.to(gates.dtype)
         hidden = gates.new_empty(steps + 1, rows, width)
         hidden[0] = first
-        entered = hidden[:-1] if entering is None else torch.empty_like(hidden[:-1])
         reset_update = gates.new_empty(steps, rows, 2 * width)
         candidate, recurrent = gates.new_empty(steps, rows, width), gates.new_empty(steps, rows, width)
         for t in range(steps):
-            if entering is not None:
-                entered[t] = entering(hidden[t])
-            product = torch.addmm(bias, entered[t], weight_t)  # (B, 3H)
+            product = torch.addmm(bias, hidden[t], weight_t)  # (B, 3H)
             both = torch.add(gates[t, :, : 2 * width], product[:, : 2 * width], out=reset_update[t]).sigmoid_()
             recurrent[t] = product[:, 2 * width :]
             torch.addcmul(gates[t, :, 2 * width :], both[:, :width], recurrent[t], out=candidate[t]).tanh_()
             torch.lerp(candidate[t], hidden[t], both[:, width:], out=hidden[t + 1])
-        ctx.save_for_backward(hidden, entered, reset_update, candidate, recurrent, weight)
+        ctx.save_for_backward(hidden, reset_update, candidate, recurrent, weight)
         return hidden[1:]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Backpropagate through time; factors independent of the gradient are computed for all frames at once."""
-        hidden, entered, reset_update, candidate, recurrent, weight = ctx.saved_tensors
+        hidden, reset_update, candidate, recurrent, weight = ctx.saved_tensors
         steps, rows, width = candidate.shape
         reset, update = reset_update[..., :width], reset_update[..., width:]
         *recurrent_side, to_candidate = gate_factors(hidden[:-1], reset, update, candidate, recurrent)
@@ -138,10 +129,10 @@ class Scan(torch.autograd.Function):
             to_candidate[t] *= carried
             carried = torch.addmm(carried * update[t], grads[t].view(rows, 3 * width), weight)
         flat = grads.view(steps * rows, 3 * width)
-        grad_weight = flat.t() @ entered.reshape(steps * rows, width)
+        grad_weight = flat.t() @ hidden[:-1].reshape(steps * rows, width)
         grad_bias = flat.sum(0, dtype=torch.float32)
         grads[:, :, 2] = to_candidate  # the input side of the candidate is not scaled by the reset gate
-        return grads.view(steps, rows, 3 * width), grad_weight.float(), grad_bias, carried, None
+        return grads.view(steps, rows, 3 * width), grad_weight.float(), grad_bias, carried
 
 
 class GRULayer(nn.Module):

@@ -38,15 +38,6 @@ def quantize(
         int,
         typer.Option(help="Random calibration sets to try; the one with the fewest errors is kept.", min=1),
     ] = 1,
-    fine_tune: Annotated[
-        int, typer.Option(help="Training updates that fit the 8-bit model to the float model's outputs.", min=0)
-    ] = 0,
-    noise: Annotated[
-        list[Path] | None, typer.Option(help="Noise and room responses for fine-tuning; repeatable.")
-    ] = None,
-    cache: Annotated[Path, typer.Option(help="Folder in which fine-tuning caches decoded audio.")] = Path(
-        "build/audio"
-    ),
     seed: Annotated[int, typer.Option(help="Random seed for the choice of recordings and their augmentation.")] = 1,
 ) -> None:
     """Convert a model to 8-bit integers, for --precision int8, and compare its texts with those in floats."""
@@ -65,9 +56,9 @@ def quantize(
         keep_kernels()
         assert manifest is not None
         assert out is not None
-        places = Places(checkpoint, manifest, out, validation or [], noise or [], cache)
+        places = Places(checkpoint, manifest, out, validation or [])
         try:
-            path = run(places, draws=draws, updates=fine_tune, seed=seed, announce=typer.echo)
+            path = run(places, draws=draws, seed=seed, announce=typer.echo)
         except ModelError as error:
             fail(error)
     except KeyboardInterrupt:
@@ -77,7 +68,7 @@ def quantize(
 
 
 PUBLISHED_ONLY = ("audio", "force")
-CHECKPOINT_ONLY = ("out", "validation", "draws", "fine_tune", "noise", "cache", "seed")
+CHECKPOINT_ONLY = ("out", "validation", "draws", "seed")
 
 
 def _check_options(context: typer.Context, *, published: bool) -> None:

@@ -1,4 +1,4 @@
-"""Quantization of a network: ranges of activations, rounding of weights, fine-tuning, and a simulation in torch."""
+"""Quantization of a network: ranges of activations, rounding of weights, and a simulation in torch."""
 
 from model.errors import require
 

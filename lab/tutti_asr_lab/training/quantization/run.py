@@ -28,20 +28,14 @@ from model.recordings import Utterance, read_manifests, read_pcm
 from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
 from tutti_asr_lab.training.acoustic.augment import Augmentation, Augmenter, to_tensor
-from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.acoustic.data.transcripts import spelled
-from tutti_asr_lab.training.acoustic.recipe import Recipe
-from tutti_asr_lab.training.acoustic.trainer import make_augmenter
 from tutti_asr_lab.training.evaluation.whole import log_probs_of, score_decoder
 from tutti_asr_lab.training.quantization.calibration import ROWS, in_rows
-from tutti_asr_lab.training.quantization.fine_tune import fine_tune, speech
 from tutti_asr_lab.training.quantization.quantize import quantize
 from tutti_asr_lab.training.quantization.simulated import SimulatedNetwork
 
 CALIBRATED = 400  # recordings for calibration: half an hour of speech
 COMPARED = 160  # recordings for the divergence
-REPEATED = {"fsdd_digits": 4.0, "alnum_numbers": 2.0, "mycroft_words": 0.6, "wakewords_picovoice": 0.2}
-"""Weights of sources in fine-tuning, as in small-4.json, because digits are short. Other sources have weight 1."""
 SUFFIX = "-int8"  # appended to the version of the quantized checkpoint
 
 Announce = Callable[[str], None]
@@ -50,18 +44,16 @@ Figures = dict[str, Any]  # results of `report` by decoder
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Files that a run reads and writes; `cache` keeps decoded audio for fine-tuning."""
+    """Files that a run reads and writes."""
 
     checkpoint: Path
     manifests: Sequence[Path]
     out: Path
     validation: Sequence[Path]
-    noise: Sequence[Path]
-    cache: Path
 
 
-def run(places: Places, *, draws: int, updates: int, seed: int, announce: Announce) -> Path:
-    """Quantize, fine-tune for a number of updates, validate and write; return the path. Raises: ModelError.
+def run(places: Places, *, draws: int, seed: int, announce: Announce) -> Path:
+    """Quantize, validate and write; return the path. Raises: ModelError.
 
     This is done for several `draws` of calibration recordings, with `seed` and the numbers after it. The draw with the
     fewest word errors on the held-out recordings is kept; without these, the one with the least divergence.
@@ -80,11 +72,7 @@ def run(places: Places, *, draws: int, updates: int, seed: int, announce: Announ
     found: list[Draw] = []
     for each in range(seed, seed + draws):
         recordings = calibration_speech(utterances, network.config, each, announce)
-        quantized = quantize(network, recordings, announce)
-        if updates:
-            batches = _batches(places, utterances, network, each, announce)
-            quantized = fine_tune(quantized, network, batches, updates, announce=announce)
-        found.append(judge(each, quantized))
+        found.append(judge(each, quantize(network, recordings, announce)))
     best = min(found, key=Draw.errors)
     if draws > 1:
         announce(f"the best of {draws}: seed {best.seed}")
@@ -93,7 +81,6 @@ def run(places: Places, *, draws: int, updates: int, seed: int, announce: Announ
         "calibrated_on": min(CALIBRATED, len(utterances)),
         "seed": best.seed,
         "draws": {str(draw.seed): draw.summary() for draw in found},
-        "updates": updates,
         "validation": {key: {"fp32": judge.exact[key], "int8": best.figures[key]} for key in judge.exact},
     }
     checkpoint.save_quantized(_with_facts(best.quantized, facts), places.out)
@@ -147,7 +134,7 @@ class Judge:
         """Measure one draw and announce the results."""
         found = divergence(self._network, quantized, self._pcm)
         self._announce(f"seed {seed}: divergence {found:.6f}")
-        figures = self._score("int8", SimulatedNetwork(quantized).eval())
+        figures = self._score("int8", SimulatedNetwork(quantized))
         for key, each in figures.items():
             before, after = self.exact[key]["wer"], each["wer"]
             self._announce(f"WER {key}: fp32 {before:.4f}, int8 {after:.4f}, difference {after - before:+.4f}")
@@ -203,22 +190,12 @@ def divergence(network: Network, quantized: QuantizedNetwork, pcm: Tensor) -> fl
 
     The sum for letters and phones, each of which is a distribution.
     """
-    simulated = SimulatedNetwork(quantized).eval()
+    simulated = SimulatedNetwork(quantized)
     total = 0.0
     for rows in torch.split(pcm, ROWS):
         exact, seen = (each(rows, each.fresh_state(len(rows)))[0] for each in (network.eval(), simulated))
         total += float((exact.exp() * (exact - seen)).sum(-1).mean(-1).sum())  # of (B, T, outputs)
     return total / len(pcm)
-
-
-def _batches(
-    places: Places, utterances: Sequence[Utterance], network: Network, seed: int, announce: Announce
-) -> Iterator[Any]:
-    announce("reading the audio (decoded once, then cached)")
-    corpus = Corpus(utterances, places.cache, network.config.sample_rate)
-    recipe = Recipe(seed=seed, weights=REPEATED)
-    augmenter = make_augmenter(recipe, read_manifests(places.noise, texts=False), network.config.sample_rate)
-    return speech(corpus, augmenter, recipe, network.config)
 
 
 def _report_progress(announce: Announce, name: str, of: int, done: int) -> None:

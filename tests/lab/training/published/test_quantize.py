@@ -88,7 +88,7 @@ def test_force_writes_the_scales_although_the_texts_differ(folder, monkeypatch):
     ("options", "text"),
     [
         ((), "--audio: a published model needs recordings"),
-        (("--audio", "x.wav", "--fine-tune", 3), "--fine-tune: does not apply to a published model"),
+        (("--audio", "x.wav", "--draws", 3), "--draws: does not apply to a published model"),
         (("--audio", "x.wav", "--out", "y"), "--out: does not apply to a published model"),
         (("--audio", "x.wav", "--validation", "y"), "--validation: does not apply to a published model"),
         (("--audio", "x.wav", "--draws", 1), "--draws: does not apply to a published model"),

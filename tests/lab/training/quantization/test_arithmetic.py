@@ -1,4 +1,4 @@
-"""Simulated arithmetic: equal to integers in numpy, equal in training and serving of a GRU, and reversible."""
+"""Simulated arithmetic: equal to integers in numpy, and to the compiled step."""
 
 import dataclasses
 
@@ -8,11 +8,10 @@ import torch
 
 from model.int8.quantized import QuantizedProduct
 from model.int8_model import Int8Model
-from model.torch_network.network import GRULayer
 from tests.support.networks.small_networks import SMALL, noise, small_network
 from tutti_asr_lab.training.quantization.calibration import in_rows
 from tutti_asr_lab.training.quantization.quantize import quantize
-from tutti_asr_lab.training.quantization.simulated import SimulatedGRU, SimulatedNetwork, SimulatedProduct
+from tutti_asr_lab.training.quantization.simulated import SimulatedNetwork, SimulatedProduct
 
 FLOAT_ROUNDING = 2e-6  # relative to the largest output: sums of some hundred terms in float32
 
@@ -48,7 +47,7 @@ def test_a_simulated_product_equals_integers_to_float_rounding(scale, zero):
     x[0] = 1e6  # beyond the range
     x[1] = (np.arange(300) - 150 + 0.5) * np.float32(scale)  # between two integers
     expected = in_integers(numbers, x)
-    found = SimulatedProduct(numbers)(torch.from_numpy(x)).detach().numpy()
+    found = SimulatedProduct(numbers)(torch.from_numpy(x)).numpy()
     assert np.abs(found - expected).max() <= FLOAT_ROUNDING * np.abs(expected).max()
 
 
@@ -56,55 +55,22 @@ def test_a_half_is_rounded_to_the_even_integer():
     numbers = dataclasses.replace(product(1, 4, scale=1.0, zero=10), weight=np.eye(1, 4, dtype=np.int8))
     numbers = dataclasses.replace(numbers, scale=np.ones(1, np.float32), bias=np.zeros(1, np.float32))
     simulated = SimulatedProduct(numbers)
-    rounded = [float(simulated(torch.tensor([x, 0, 0, 0.0])).detach()) for x in (0.5, 1.5, 2.5, -0.5, -1.5)]
+    rounded = [float(simulated(torch.tensor([x, 0, 0, 0.0]))) for x in (0.5, 1.5, 2.5, -0.5, -1.5)]
     assert rounded == [0, 2, 2, 0, -2]
-
-
-def test_a_simulated_gru_has_the_same_values_in_training_and_serving():
-    layer = gru()
-    x, first = torch.randn(3, 20, 32, generator=torch.manual_seed(2)), torch.rand(3, 32) - 0.5
-    learned, last = layer(x, first)
-    with torch.no_grad():
-        served, served_last = layer(x, first)
-    torch.testing.assert_close(learned.detach(), served, rtol=0, atol=1e-5)
-    torch.testing.assert_close(last.detach(), served_last, rtol=0, atol=1e-5)
-
-
-def test_the_gradients_of_the_scan_are_those_of_the_plain_loop():
-    found = []
-    for forward in (SimulatedGRU.forward, GRULayer.steps):
-        layer = gru()
-        x = torch.randn(3, 12, 32, generator=torch.manual_seed(2)).requires_grad_()
-        out, _ = forward(layer, x, torch.zeros(3, 32))
-        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
-        recurrent = layer.recurrent
-        found.append(
-            [x.grad, recurrent.weight.grad, recurrent.bias.grad, layer.input.weight.grad, layer.input.drift.grad]
-        )
-    for scanned, plain in zip(*found, strict=True):
-        assert float(plain.abs().max()) > 0
-        torch.testing.assert_close(scanned, plain, rtol=1e-3, atol=1e-3 * float(plain.abs().max()))
-
-
-def gru():
-    layer = SimulatedGRU(32, 32)
-    layer.input = SimulatedProduct(product(96, 32, seed=3))
-    layer.recurrent = SimulatedProduct(product(96, 32, scale=1 / 127, zero=127, seed=4))
-    return layer
 
 
 def test_lookahead_rounds_its_inputs_to_bfloat16(quantized):
     lookahead = SimulatedNetwork(quantized).lookahead
     x = torch.randn(2, 7, 64, generator=torch.manual_seed(0))
     _, waiting = lookahead(x, torch.zeros(2, 4, 64))
-    assert torch.equal(waiting.detach(), x[:, -4:].bfloat16().float())
+    assert torch.equal(waiting, x[:, -4:].bfloat16().float())
 
 
 def test_the_simulation_agrees_with_the_compiled_step(quantized):
     """Both round the same inputs; if float rounding moves one across a half, its integer differs by one."""
     recordings = noise(seconds=2.4, seed=1)
     pcm = in_rows(recordings, SMALL, steps=10)  # 0.8 s each
-    simulated = SimulatedNetwork(quantized).eval()
+    simulated = SimulatedNetwork(quantized)
     with torch.no_grad():
         expected = simulated(pcm, simulated.fresh_state(len(pcm)))[0].numpy()  # (B, T, V)
     slots = Int8Model(quantized, "x").slots(capacity=len(pcm), largest=len(pcm))
@@ -115,14 +81,3 @@ def test_the_simulation_agrees_with_the_compiled_step(quantized):
     gap = np.abs(np.concatenate(found, axis=1) - expected)
     assert np.median(gap) < 1e-4
     assert gap.max() < 0.1
-
-
-def test_a_simulated_network_returns_its_original_parameters(quantized):
-    again = SimulatedNetwork(quantized).numbers()
-    assert again.config == quantized.config
-    assert {name: t.tolist() for name, t in again.tensors.items()} == {
-        name: t.tolist() for name, t in quantized.tensors.items()
-    }
-    for name, numbers in quantized.products.items():
-        for field in dataclasses.fields(numbers):
-            np.testing.assert_array_equal(getattr(again.products[name], field.name), getattr(numbers, field.name))

@@ -53,13 +53,6 @@ def test_it_writes_integers_and_prints_the_error_rates_of_both(folder, tmp_path)
     assert done.output.splitlines()[-1].startswith(f"wrote {out}, ")
 
 
-def test_fine_tuning_reports_progress(folder, tmp_path):
-    done = quantize(folder, tmp_path / "net.safetensors", "--fine-tune", 1, "--cache", tmp_path / "cache")
-    assert done.exit_code == 0, done.output
-    assert "update 1/1 divergence " in done.output
-    assert checkpoint.load_quantized(tmp_path / "net.safetensors")[0].config.training["quantization"]["updates"] == 1
-
-
 def test_the_draw_with_the_least_divergence_is_kept(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(quantization_run, "CALIBRATED", 1)
     out = tmp_path / "best.safetensors"
