@@ -22,7 +22,7 @@ from model.torch_network.network import Network
 from model.torch_network.precision import DTYPES
 from tutti_asr_lab.training.acoustic.augment import mask
 from tutti_asr_lab.training.acoustic.data.batches import Batch
-from tutti_asr_lab.training.acoustic.losses.ctc import consistency_loss, ctc_loss
+from tutti_asr_lab.training.acoustic.losses.ctc import ctc_loss
 from tutti_asr_lab.training.acoustic.losses.denominator import Denominator
 from tutti_asr_lab.training.acoustic.losses.distillation import Teachers, distillation_loss
 from tutti_asr_lab.training.acoustic.losses.label_model import label_graph
@@ -40,10 +40,7 @@ class Losses:
 
 
 class Objective:
-    """Losses over letters, and over phones if the network has phone outputs.
-
-    The network gets `views` versions of each recording, with different masks and dropout.
-    """
+    """Losses over letters, and over phones if the network has phone outputs."""
 
     def __init__(
         self,
@@ -72,31 +69,28 @@ class Objective:
         `rng` belongs to this micro-batch, as does the state of torch's generators, from which dropout draws.
         """
         network, recipe = self.network, self.recipe
-        frames = batch.frames.repeat(recipe.views)
+        frames = batch.frames
         taught = self._taught(batch)
-        features = features.repeat(recipe.views, 1, 1)  # (views * B, 4T, F)
         features = mask(features, (4 * frames).tolist(), recipe.augmentation, rng)
         with torch.autocast(features.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            outputs, _ = network.encode(features, network.fresh_state(len(features)))  # (views * B, T, outputs)
+            outputs, _ = network.encode(features, network.fresh_state(len(features)))  # (B, T, outputs)
         outputs = outputs[:, network.config.delay_frames :].float()
         kinds = [targets for targets in (batch.letters, batch.phones) if targets is not None]
         letters = int(batch.letters.lengths.sum())
         total, found = torch.zeros((), device=outputs.device), 0.0
         for number, (logits, targets) in enumerate(zip(network.parts(outputs), kinds, strict=True)):
-            log_probs = functional.log_softmax(logits, dim=-1)  # (views * B, T, V) or (views * B, T, P + 1)
-            loss = ctc = ctc_loss(log_probs, frames, targets.repeat(recipe.views))
-            if recipe.consistency:
-                loss = loss + recipe.consistency * recipe.views * consistency_loss(log_probs, batch.frames)
+            log_probs = functional.log_softmax(logits, dim=-1)  # (B, T, V) or (B, T, P + 1)
+            loss = ctc = ctc_loss(log_probs, frames, targets)
             if number in self.denominators and update >= recipe.denominator_from:
                 loss = loss + recipe.denominator * self.denominators[number](log_probs, frames)
             if taught:
-                learned = distillation_loss(log_probs, taught[number].repeat(recipe.views, 1, 1), frames)
+                learned = distillation_loss(log_probs, taught[number], frames)
                 loss = (1 - recipe.distillation) * loss + recipe.distillation * learned
             each = letters / max(1, int(targets.lengths.sum()))  # a phone counts as a letter
             total = total + self.shares[number] * each * loss
             if targets is batch.letters:
                 found = float(ctc.detach())
-        return Losses(total, (found, float(letters * recipe.views)))
+        return Losses(total, (found, float(letters)))
 
     def _taught(self, batch: Batch) -> tuple[Tensor, ...]:
         """Teachers' log-probabilities of the audio before the telephone line, by group of outputs; () without teachers.

@@ -38,8 +38,6 @@ class Recipe:
     decay: float = 0.7  # fraction of the updates over which the learning rates fall to zero
     dropout: float = 0.0
     phone_weight: float = 0.0  # weight of the phones in the loss; 0 = no phone outputs
-    views: int = 1  # masked versions of each recording in a micro-batch, 1 or 2; `micro_batch_s` counts one
-    consistency: float = 0.0  # weight of the divergence between two views; 0 = none
     denominator: float = 0.0  # weight of the probability of all label sequences, below 1; 0 = plain CTC
     denominator_order: int = 4  # order of the n-gram of labels
     denominator_states: int = 3_000  # number of its contexts
@@ -50,7 +48,6 @@ class Recipe:
     clip_norm: float = 1.0
     seed: int = 1
     speaker_cap: int = 120  # utterances per speaker and epoch, in sources with five speakers or more
-    share: float = 1.0  # fraction of the recordings, the same ones every epoch, for learning curves
     weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 if not listed
     augmentation: Augmentation = field(default_factory=Augmentation)
 
@@ -58,8 +55,6 @@ class Recipe:
         """Check the values. Raises: ValueError."""
         if not is_power_of_two(self.micro_batches):
             raise ValueError(f"micro_batches {self.micro_batches} is not a power of two: 1, 2, 4, …")
-        if self.views not in (1, 2) or (self.consistency and self.views == 1):
-            raise ValueError(f"views {self.views}: must be 1 or 2, and consistency requires 2")
         for name in ("denominator", "moving_average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name):g} must be at least 0 and less than 1")

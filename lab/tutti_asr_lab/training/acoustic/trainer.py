@@ -237,7 +237,7 @@ class Trainer:
             by_length = self._fresh and position.epoch == 0
             updates = epoch_updates(self.corpus.utterances, self.recipe, position.epoch, by_length=by_length)
             if not updates:
-                raise TrainingError("the recipe's weights and share leave no recording in an epoch")
+                raise TrainingError("the recipe's weights leave no recording in an epoch")
             for number in range(position.in_epoch, len(updates)):
                 if position.done >= self.recipe.last_update:
                     return
@@ -299,7 +299,7 @@ class Trainer:
             parts.append(grad.reshape(-1) if grad is not None else torch.zeros(size, device=self.device))
             parameter.grad = None
         rows, frames = features.shape[0], features.shape[1] // 4
-        flops = flops_of(self.network.config, self.recipe.views * rows, frames)
+        flops = flops_of(self.network.config, rows, frames)
         for teacher in self.teachers.networks if self.teachers is not None else ():
             flops += flops_of(teacher.config, rows, frames, training=False)
         figures = [*losses.figures, flops / 1e9, batch.audio_s, 0.0]

@@ -1,4 +1,4 @@
-"""Loss of a micro-batch: views, their consistency, the weight of all label sequences, phones."""
+"""Loss of a micro-batch: the weight of all label sequences, phones."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from model.torch_network.network import Network
 from tests.support.training.tones import TINY
 from tutti_asr_lab.training.acoustic.averaging import MovingAverage
 from tutti_asr_lab.training.acoustic.data.batches import Batch, Targets
-from tutti_asr_lab.training.acoustic.losses.ctc import consistency_loss, ctc_loss
+from tutti_asr_lab.training.acoustic.losses.ctc import ctc_loss
 from tutti_asr_lab.training.acoustic.objective import Objective
 from tutti_asr_lab.training.acoustic.recipe import Recipe
 
@@ -40,24 +40,6 @@ def losses(recipe, *, update=0, phones=False, features=None):
     return objective(features, batch(phones), np.random.default_rng(3), update), objective
 
 
-def test_two_views_count_every_letter_twice_and_differ_in_their_masks():
-    one, _ = losses(Recipe())
-    two, _ = losses(Recipe(views=2))
-    assert two.figures[1] == 2 * one.figures[1] == 10
-    assert two.figures[0] != pytest.approx(2 * one.figures[0], rel=1e-6)
-
-
-def test_equal_views_have_no_divergence_and_different_ones_are_pulled_together():
-    rows = torch.randn(2, 5, 4).log_softmax(-1)
-    frames = torch.tensor([5, 3])
-    assert float(consistency_loss(rows.repeat(2, 1, 1), frames)) == 0
-    logits = torch.randn(4, 5, 4).requires_grad_()
-    before = consistency_loss(logits.log_softmax(-1), frames)
-    (grad,) = torch.autograd.grad(before, logits)
-    assert consistency_loss((logits - 0.5 * grad).log_softmax(-1), frames).item() < before.item()
-    assert not grad[[1, 3], 3:].any(), "padding has no gradient"
-
-
 def test_the_denominator_is_added_from_the_recipes_update_on():
     plain, _ = losses(Recipe())
     recipe = Recipe(denominator=0.6, denominator_from=5)
@@ -70,13 +52,13 @@ def test_the_denominator_is_added_from_the_recipes_update_on():
 
 def test_phones_have_their_weight_with_all_other_loss_terms():
     """Letters have the rest of the weight, figures count letters only, and both outputs have gradients."""
-    recipe = Recipe(phone_weight=0.3, views=2, consistency=0.2, denominator=0.6, dropout=0.1)
+    recipe = Recipe(phone_weight=0.3, denominator=0.6, dropout=0.1)
     found, objective = losses(recipe, phones=True)
     found.total.backward()
     letters, phones = objective.network.parts(objective.network.head.weight.grad.t())  # (H, V), (H, P + 1)
     assert letters.abs().sum(0).min() > 0
     assert phones.abs().sum(0).min() > 0
-    assert found.figures[1] == 10
+    assert found.figures[1] == 5
 
 
 def test_the_recipe_can_leave_letters_to_plain_ctc():
@@ -120,7 +102,7 @@ def test_the_average_soon_forgets_random_weights_and_equals_the_weights_without_
     assert torch.equal(none.network.head.weight, network.head.weight)
 
 
-@pytest.mark.parametrize("values", [{"views": 3}, {"consistency": 0.2}, {"denominator": 1.0}, {"moving_average": 1.0}])
+@pytest.mark.parametrize("values", [{"denominator": 1.0}, {"moving_average": 1.0}])
 def test_recipes_with_invalid_values_are_refused(values):
-    with pytest.raises(ValueError, match=r"views|denominator|moving_average"):
+    with pytest.raises(ValueError, match=r"denominator|moving_average"):
         Recipe(**values)

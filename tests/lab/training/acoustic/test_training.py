@@ -269,16 +269,6 @@ def test_epoch_order_repeats_or_thins_sources_by_weight_and_caps_speakers(corpus
     assert len(utterances) / 4 < thinned < 3 * len(utterances) / 4
 
 
-def test_a_smaller_share_is_the_same_in_every_epoch_and_a_subset_of_a_larger_one(corpus_folder):
-    utterances = read_manifest(corpus_folder / "tones.jsonl")
-
-    def kept(share, seed):
-        return set(epoch_order(utterances, {}, 1_000, np.random.default_rng(seed), share))
-
-    assert kept(0.25, 1) == kept(0.25, 2) < kept(0.75, 1) < kept(1.0, 1)
-    assert len(kept(1.0, 1)) == len(utterances)
-
-
 def test_schedule_warms_up_holds_and_ends_at_zero():
     schedule = Schedule(updates=100, warmup=10, decay=0.5)
     assert schedule(0) == pytest.approx(0.1)

@@ -32,10 +32,6 @@ class Targets:
     symbols: Tensor
     lengths: Tensor
 
-    def repeat(self, times: int) -> Targets:
-        """The rows, repeated `times` times."""
-        return Targets(self.symbols.repeat(times), self.lengths.repeat(times))
-
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Targets:
         """Concatenate the rows."""

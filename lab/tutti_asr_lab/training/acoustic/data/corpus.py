@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -69,25 +68,18 @@ class Corpus:
 
 
 def epoch_order(
-    utterances: Sequence[Utterance],
-    weights: Mapping[str, float],
-    speaker_cap: int,
-    rng: np.random.Generator,
-    share: float = 1.0,
+    utterances: Sequence[Utterance], weights: Mapping[str, float], speaker_cap: int, rng: np.random.Generator
 ) -> list[int]:
     """Draw the utterances of one epoch: each source is repeated or thinned by its weight.
 
     A weight of 2.5 draws every utterance twice and half of them once more. In sources with at least five speakers the
     weights of a speaker's utterances are scaled so that no speaker has more than `speaker_cap` of them, because a few
-    speakers with a thousand sentences would dominate. `share` keeps this fraction of the utterances, the same ones in
-    every epoch; a smaller share is a subset of a larger one, for learning curves.
+    speakers with a thousand sentences would dominate.
     """
     speakers = Counter((u.source, u.speaker) for u in utterances)
     per_source = Counter(source for source, _ in speakers)
     picked: list[int] = []
     for index, u in enumerate(utterances):
-        if share < 1 and zlib.crc32(u.audio.name.encode()) >= share * 2**32:
-            continue
         weight = weights.get(u.source, 1.0)
         if per_source[u.source] >= 5:
             weight *= min(1.0, speaker_cap / speakers[u.source, u.speaker])

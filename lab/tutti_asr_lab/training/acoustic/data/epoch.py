@@ -43,7 +43,7 @@ def epoch_updates(
     """Updates of an epoch, each of up to `recipe.micro_batches` micro-batches; shortest first if `by_length`."""
     rng = draws(recipe.seed, Purpose.ORDER, epoch)
     durations = [u.duration_s for u in utterances]
-    order = epoch_order(utterances, recipe.weights, recipe.speaker_cap, rng, recipe.share)
+    order = epoch_order(utterances, recipe.weights, recipe.speaker_cap, rng)
     items = [timed(joined, recipe.augmentation, rng) for joined in join(order, durations, rng)]
     groups = group(items, durations, recipe.micro_batch_s)
     return in_updates(groups, recipe.micro_batches, rng, by_length=by_length)

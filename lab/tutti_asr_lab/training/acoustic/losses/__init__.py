@@ -1,1 +1,1 @@
-"""Training losses: CTC, consistency between views, the probability of all label sequences, distillation."""
+"""Training losses: CTC, the probability of all label sequences, distillation."""
