@@ -89,12 +89,7 @@ def measure_ceiling() -> Ceiling | None:
     """Measure the bare model step without server and sockets, an upper bound of the figures; None if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 - our own command
-            CEILING_COMMAND,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=CEILING_WITHIN_S,
-            check=True,
+            CEILING_COMMAND, cwd=ROOT, capture_output=True, text=True, timeout=CEILING_WITHIN_S, check=True
         )
         return msgspec.json.decode(done.stdout.splitlines()[-1], type=Ceiling, strict=False)
     except (OSError, subprocess.SubprocessError, IndexError, msgspec.DecodeError):

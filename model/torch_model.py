@@ -36,13 +36,7 @@ class TorchModel:
     """
 
     def __init__(
-        self,
-        network: Network,
-        digest: str,
-        *,
-        device: str = "auto",
-        precision: str = "auto",
-        rung: str = "auto",
+        self, network: Network, digest: str, *, device: str = "auto", precision: str = "auto", rung: str = "auto"
     ) -> None:
         """Cast `network` in place; `auto` is the fastest precision of torch on this machine. Raises: PrecisionError.
 

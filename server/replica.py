@@ -123,13 +123,7 @@ def build_replica(
         sessions=sessions,
         drain=Drain(sessions, settings.drain_timeout_s, clock),
         metrics=metrics,
-        guard=Guard(
-            client_keys(settings, clock),
-            sessions,
-            coordinator,
-            metrics=metrics,
-            settings=settings,
-        ),
+        guard=Guard(client_keys(settings, clock), sessions, coordinator, metrics=metrics, settings=settings),
         limits=Limits(
             min_endpoint_ms=settings.min_endpoint_ms,
             max_utterance_s=settings.max_utterance_s,

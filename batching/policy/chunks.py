@@ -68,13 +68,7 @@ class Chunks:
         return self._service[steps].at_worst(streams) if known else steps * self._single.at_worst(streams)
 
     def longest(
-        self,
-        streams: int,
-        most: int,
-        *,
-        others: bool,
-        free_s: float = math.inf,
-        deadlines_in_s: Collection[float] = (),
+        self, streams: int, most: int, *, others: bool, free_s: float = math.inf, deadlines_in_s: Collection[float] = ()
     ) -> int:
         """Return the longest chunk of at most `most` steps that keeps rules 3 and 4.
 

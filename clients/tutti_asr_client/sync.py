@@ -175,10 +175,7 @@ Blocking = TypeVar("Blocking", ListenClient, ResilientClient)
 def _opened(
     opening: AbstractAsyncContextManager[Async], kind: Callable[[Async, BlockingPortal], Blocking]
 ) -> Iterator[Blocking]:
-    with (
-        start_blocking_portal(name=THREAD) as portal,
-        portal.wrap_async_context_manager(opening) as client,
-    ):
+    with start_blocking_portal(name=THREAD) as portal, portal.wrap_async_context_manager(opening) as client:
         stream = kind(client, portal)
         try:
             yield stream

@@ -56,14 +56,7 @@ class Latencies:
         at = np.percentile(found, PERCENTILES, method="inverted_cdf")
         p50, p90, p95, p98, p99 = (_ms(seconds) for seconds in at)
         return Spread(
-            p50=p50,
-            p90=p90,
-            p95=p95,
-            p98=p98,
-            p99=p99,
-            max=_ms(found.max()),
-            mean=_ms(found.mean()),
-            count=len(found),
+            p50=p50, p90=p90, p95=p95, p98=p98, p99=p99, max=_ms(found.max()), mean=_ms(found.mean()), count=len(found)
         )
 
     def cdf(self) -> list[tuple[float, float]]:

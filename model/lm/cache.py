@@ -32,10 +32,7 @@ SUFFIX = ".lm"
 
 
 def kept(
-    places: Sequence[Path],
-    load: Callable[[Path], Made],
-    make: Callable[[], Made],
-    save: Callable[[Made, Path], None],
+    places: Sequence[Path], load: Callable[[Path], Made], make: Callable[[], Made], save: Callable[[Made, Path], None]
 ) -> Made:
     """Load from the first valid cache file; otherwise make the object and save it at the first writable place.
 

@@ -76,10 +76,7 @@ class LanguageModel:
         folders = default_dirs(path) if cache_dirs is None else cache_dirs
         places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in folders]
         return kept(
-            places,
-            lambda place: cls._from_cache(place, digest),
-            lambda: cls._from_arpa(path, digest),
-            cls.save,
+            places, lambda place: cls._from_cache(place, digest), lambda: cls._from_arpa(path, digest), cls.save
         )
 
     @property

@@ -54,13 +54,7 @@ class Guard:
     """Admission to one replica, the same for live connections and uploads."""
 
     def __init__(
-        self,
-        keys: KeyRing,
-        sessions: OpenSessions,
-        coordinator: Coordinator,
-        *,
-        metrics: Metrics,
-        settings: Settings,
+        self, keys: KeyRing, sessions: OpenSessions, coordinator: Coordinator, *, metrics: Metrics, settings: Settings
     ) -> None:
         """Read limits and origins from `settings`. Raises: SettingsError."""
         self.keys = keys

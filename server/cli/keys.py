@@ -27,8 +27,7 @@ StreamsOption = Annotated[
 ]
 OriginOption = Annotated[list[str] | None, typer.Option(help="Web origin that may use the key, https://…; repeatable.")]
 RedactOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Numbers that are masked in all results of the key (pci, ssn, …); repeatable."),
+    list[str] | None, typer.Option(help="Numbers that are masked in all results of the key (pci, ssn, …); repeatable.")
 ]
 FileOption = Annotated[Path | None, typer.Option(help="Keys file to which the line is appended.", dir_okay=False)]
 

@@ -157,11 +157,7 @@ def ceiling(
 
     try:
         loaded = load_model(
-            model,
-            device=device,
-            precision=precision,
-            threads=threads,
-            rewriting=settings_from({}).graph_rewriting,
+            model, device=device, precision=precision, threads=threads, rewriting=settings_from({}).graph_rewriting
         )
     except ModelError as error:
         fail(error)

@@ -218,8 +218,7 @@ ModelOption = Annotated[
     typer.Option(help="A .safetensors checkpoint, or the name of a shipped one. Default: the shipped model."),
 ]
 LanguageOption = Annotated[
-    str | None,
-    typer.Option(help="Spoken language: en or zh; with --url, any that the server offers. Default: en."),
+    str | None, typer.Option(help="Spoken language: en or zh; with --url, any that the server offers. Default: en.")
 ]
 GrammarOption = Annotated[
     str | None, typer.Option(help="Restrict recognition to one grammar: digits, alphanumeric. Default: none.")
@@ -271,8 +270,7 @@ LmOption = Annotated[
     typer.Option(help="Language model for beam search: .arpa, .arpa.gz or .lm; or off. Default: the shipped one."),
 ]
 FinalsOption = Annotated[
-    str | None,
-    typer.Option(help="fast, or accurate: a second pass over each finished segment. Default: {default}."),
+    str | None, typer.Option(help="fast, or accurate: a second pass over each finished segment. Default: {default}.")
 ]
 UrlOption = Annotated[str | None, typer.Option(help="Running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]
 KeyOption = Annotated[

@@ -160,10 +160,7 @@ TRANSCRIPT: Schema = {
 }
 DRAIN = _json("Progress of the drain", _ref(DrainState))
 MODEL_STATE = _json("State of the model", _ref(ModelState))
-NOT_ADMIN = {
-    "401": _text("Missing or wrong admin key"),
-    "403": _text("No admin key is set"),
-}
+NOT_ADMIN = {"401": _text("Missing or wrong admin key"), "403": _text("No admin key is set")}
 NOT_POSSIBLE = {"404": _text("Unknown model"), "409": _text("The model cannot be loaded or unloaded")}
 
 KEY_SET = {

@@ -45,12 +45,7 @@ Refuse = Callable[[Scope], Response | None]
 class HeadProtocol(BoundedHttpProtocol):
     """uvicorn's protocol with a timeout of `HEAD_TIMEOUT_S` for each request head and early refusal of handshakes."""
 
-    def __init__(
-        self,
-        *arguments: Any,
-        refuse: Refuse | None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *arguments: Any, refuse: Refuse | None, **options: Any) -> None:
         """`arguments` and `options` are uvicorn's."""
         super().__init__(*arguments, **options)
         self._refuse = refuse
@@ -211,10 +206,7 @@ def http_port(app: ASGIApp, replica: Replica) -> MakeProtocols:
 def _config(app: ASGIApp, replica: Replica, refuse: Refuse | None) -> uvicorn.Config:
     settings = replica.settings
     hosts, port = listening_hosts(settings.host, settings.port)
-    http = partial(
-        HeadProtocol,
-        refuse=refuse,
-    )
+    http = partial(HeadProtocol, refuse=refuse)
     return uvicorn.Config(
         app,
         host=cast(str, hosts),  # uvicorn only passes it to the event loop, which accepts several

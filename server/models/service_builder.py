@@ -165,10 +165,7 @@ class ServiceBuilder:
             small = EnginePlan.of(settings, facts.config, f"{kind} {model.name}", WINDOWS[kind])
             make_auxiliary[kind] = source.maker(small, next(self._step_tokens), clock)
         return Engines(
-            model.engines.maker(plan, step_token, clock),
-            make_auxiliary,
-            step_samples=facts.row_samples,
-            clock=clock,
+            model.engines.maker(plan, step_token, clock), make_auxiliary, step_samples=facts.row_samples, clock=clock
         )
 
     def _slots(self, name: str, config: ModelDescription, metrics: ModelMetrics) -> ModelSlots:

@@ -20,15 +20,7 @@ from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect
 
 from server.audio.recordings.remote_recording import forked_recording
-from server.errors import (
-    BadParameter,
-    ClientGone,
-    Refused,
-    ServerDraining,
-    TooLarge,
-    TooManyUploads,
-    TooSlow,
-)
+from server.errors import BadParameter, ClientGone, Refused, ServerDraining, TooLarge, TooManyUploads, TooSlow
 from server.models.service import ModelService
 from server.protocols.handshake import read_session, subject_of
 from server.protocols.upload import OnSegment, Upload
@@ -91,11 +83,7 @@ class Recordings:
         """Read the whole body of a request that has a place. Raises: TooLarge, TooSlow, ClientGone."""
         settings, place = self._replica.settings, request.scope[PLACE]
         body = await read_body(
-            request,
-            settings.max_upload_bytes,
-            BODY_TIMEOUT_S,
-            place,
-            on_size=partial(self._places.receive, place),
+            request, settings.max_upload_bytes, BODY_TIMEOUT_S, place, on_size=partial(self._places.receive, place)
         )
         place.stage = "waiting"
         return body

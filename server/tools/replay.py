@@ -23,14 +23,7 @@ from server.protocols.deepgram.receipts import WRITTEN_FORMS, StreamReceipts, di
 from server.receipts.keys import ReceiptKeys
 from server.receipts.receipt import FinalText, ReceiptChain, Setup
 from server.receipts.recorded import BadReceipt, Recorded, read_recorded
-from server.receipts.verification import (
-    Difference,
-    Part,
-    check_audio,
-    check_recorded,
-    compare_digests,
-    compare_finals,
-)
+from server.receipts.verification import Difference, Part, check_audio, check_recorded, compare_digests, compare_finals
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import FinalReason
 from server.recognition.messages import EndOfAudio, FlushText, Samples, StartAt

@@ -47,11 +47,7 @@ class _Stream:
         for hour in sorted(self.reached):
             reached = _furthest(before, self.reached[hour])
             past = (*before, *(self.base_s for _ in reached[len(before) :]))
-            yield (
-                hour,
-                max(reached) - max(past),
-                sum(now - then for now, then in zip(reached, past, strict=True)),
-            )
+            yield (hour, max(reached) - max(past), sum(now - then for now, then in zip(reached, past, strict=True)))
             before = reached
 
 

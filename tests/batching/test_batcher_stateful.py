@@ -73,12 +73,7 @@ class BatcherMachine(RuleBasedStateMachine):
     def build(self, max_batch: int, background_rows: int, paced: bool, lengths: tuple[int, ...]) -> None:
         pace = PACE if paced else Pace()
         self.naive = NaiveBatcher(
-            self.policy,
-            START_S,
-            max_batch=max_batch,
-            background_rows=background_rows,
-            pace=pace,
-            lengths=lengths,
+            self.policy, START_S, max_batch=max_batch, background_rows=background_rows, pace=pace, lengths=lengths
         )
         self.batcher = Batcher(
             self.policy,

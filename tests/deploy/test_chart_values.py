@@ -181,15 +181,7 @@ def test_a_disruption_budget_has_exactly_one_of_its_fields(given: Manifest, spec
     assert {name: found[name] for name in ("minAvailable", "maxUnavailable") if name in found} == spec
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"drain_timeout_s": 3_600},
-        {"drain_timeout_s": 10.5},
-        {"drain_timeout_s": 0},
-    ],
-)
+@pytest.mark.parametrize("given", [{}, {"drain_timeout_s": 3_600}, {"drain_timeout_s": 10.5}, {"drain_timeout_s": 0}])
 def test_the_grace_period_covers_the_longest_drain(given: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = rendered(settings=given, preStopSeconds=20)
     for name, value in of_pod(manifests).items():

@@ -134,13 +134,7 @@ def run(
 
     async def work(transcriber: Transcriber, stopping: asyncio.Event) -> Sequence[FileResult]:
         return await transcribe_files(
-            files,
-            transcriber,
-            display=shown,
-            realtime=realtime,
-            concurrency=concurrency,
-            stopping=stopping,
-            read=read,
+            files, transcriber, display=shown, realtime=realtime, concurrency=concurrency, stopping=stopping, read=read
         )
 
     file_results, stopped = _run(work, open_transcriber, shown)
@@ -150,11 +144,7 @@ def run(
 
 
 def run_microphone(
-    open_transcriber: OpenTranscriber,
-    *,
-    device: Device = None,
-    limit_s: float | None = None,
-    as_json: bool = False,
+    open_transcriber: OpenTranscriber, *, device: Device = None, limit_s: float | None = None, as_json: bool = False
 ) -> int:
     """Transcribe what an input device records, until an interruption or for `limit_s`; return the exit code.
 
@@ -287,12 +277,7 @@ async def transcribe_file(
 
 
 async def transcribe_source(
-    path: Path,
-    source: AudioSource,
-    transcriber: Transcriber,
-    display: Display,
-    *,
-    channel: tuple[int, int] = (0, 1),
+    path: Path, source: AudioSource, transcriber: Transcriber, display: Display, *, channel: tuple[int, int] = (0, 1)
 ) -> FileResult:
     """Transcribe the audio of a source under the name `path`; a failure is returned as its result.
 

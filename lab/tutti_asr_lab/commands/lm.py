@@ -12,14 +12,7 @@ import typer
 
 from model.config import BEAMS
 from server.cli.errors import bad_option, fail
-from server.cli.options import (
-    CheckedCommand,
-    ManifestOption,
-    ModelOption,
-    Part,
-    PartOption,
-    PrecisionOption,
-)
+from server.cli.options import CheckedCommand, ManifestOption, ModelOption, Part, PartOption, PrecisionOption
 
 if TYPE_CHECKING:
     from model.evaluation.scoring import Score

@@ -71,10 +71,7 @@ def plan(
     max_batch: Annotated[
         int,
         typer.Option(
-            help="Maximum streams in a batch.",
-            min=1,
-            default_factory=default_of("max_batch"),
-            envvar="TUTTI_MAX_BATCH",
+            help="Maximum streams in a batch.", min=1, default_factory=default_of("max_batch"), envvar="TUTTI_MAX_BATCH"
         ),
     ],
     latency_budget_ms: Annotated[
@@ -117,8 +114,7 @@ def plan(
     ] = 0,
     as_json: JsonOption = False,
     plot: Annotated[
-        Path | None,
-        typer.Option(help="Plot latency and batch size against load to this PNG file."),
+        Path | None, typer.Option(help="Plot latency and batch size against load to this PNG file.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for start times and batch times.")] = 1,
     **options: Any,

@@ -20,8 +20,7 @@ def quantize(
         list[Path] | None, typer.Option(help="Recordings with transcripts for calibration, as JSON lines; repeatable.")
     ] = None,
     audio: Annotated[
-        list[Path] | None,
-        typer.Option(help="Published models: a recording or a folder for calibration; repeatable."),
+        list[Path] | None, typer.Option(help="Published models: a recording or a folder for calibration; repeatable.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Published models: write the scales even if too many words differ.")
@@ -35,8 +34,7 @@ def quantize(
         typer.Option(help="Held-out recordings, to compare error rates before and after; repeatable."),
     ] = None,
     draws: Annotated[
-        int,
-        typer.Option(help="Random calibration sets to try; the one with the fewest errors is kept.", min=1),
+        int, typer.Option(help="Random calibration sets to try; the one with the fewest errors is kept.", min=1)
     ] = 1,
     seed: Annotated[int, typer.Option(help="Random seed for the choice of recordings and their augmentation.")] = 1,
 ) -> None:

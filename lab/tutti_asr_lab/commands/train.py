@@ -94,8 +94,7 @@ def synthesize(
     neural: Annotated[
         bool,
         typer.Option(
-            "--neural",
-            help="Use Kokoro voices, English or Mandarin; voices.sh of the training recipes installs them.",
+            "--neural", help="Use Kokoro voices, English or Mandarin; voices.sh of the training recipes installs them."
         ),
     ] = False,
 ) -> None:

@@ -151,13 +151,7 @@ class Kernel:
                 _check(_cuda().cuFuncSetAttribute(self._function, MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes))
 
     def launch(
-        self,
-        blocks: int,
-        threads: int,
-        arguments: Sequence[Any],
-        *,
-        cooperative: bool = False,
-        early: bool = False,
+        self, blocks: int, threads: int, arguments: Sequence[Any], *, cooperative: bool = False, early: bool = False
     ) -> None:
         """Enqueue on torch's current stream of the device; `arguments` are ctypes values, copied by the driver.
 

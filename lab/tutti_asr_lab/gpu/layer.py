@@ -113,19 +113,7 @@ class PersistentLayer:
         assert len(read) <= LAYER_ROWS
         w, scale, shift, w_bias, u_bias = self.parts
         pointer = [_address(each) for each in (w, w_bias, scale, shift)]
-        tensors = (
-            self.recurrent,
-            u_bias,
-            gates,
-            x_in,
-            x_out,
-            slab,
-            read,
-            write,
-            rows,
-            self.workspace.words,
-            error,
-        )
+        tensors = (self.recurrent, u_bias, gates, x_in, x_out, slab, read, write, rows, self.workspace.words, error)
         arguments = [*pointer, ctypes.c_float(self.epsilon), *_range(ahead), *map(_address, tensors)]
         self.kernel.launch(
             self.layout.blocks,

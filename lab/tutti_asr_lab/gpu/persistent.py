@@ -66,11 +66,7 @@ class PersistentGru:
     """The recurrence of one GRU layer: U (3H, H) fp16 on the chip for a chunk of frames; order of gates r, z, n."""
 
     def __init__(
-        self,
-        weights: Tensor,
-        bias: Tensor,
-        device: torch.device | str = "cuda",
-        workspace: Workspace | None = None,
+        self, weights: Tensor, bias: Tensor, device: torch.device | str = "cuda", workspace: Workspace | None = None
     ) -> None:
         self.device = torch.device(device)
         self.layout: Layout = layout_of(weights.shape[1])

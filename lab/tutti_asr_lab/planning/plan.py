@@ -61,14 +61,7 @@ def answer(device: Calibration, serving: Serving, *, streams: int, slo_s: float,
     return Output(lines, json.dumps(document), found is not None)
 
 
-def predict(
-    device: Calibration,
-    serving: Serving,
-    loads: Sequence[int],
-    *,
-    seconds: float | None,
-    seed: int,
-) -> Output:
+def predict(device: Calibration, serving: Serving, loads: Sequence[int], *, seconds: float | None, seed: int) -> Output:
     """Simulate each load on one replica."""
     points = [Point(streams, run_load(device, serving, streams, seconds=seconds, seed=seed)) for streams in loads]
     policy = serving.policy.value

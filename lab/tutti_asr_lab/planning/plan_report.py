@@ -34,10 +34,7 @@ def plan_lines(found: Plan | None, serving: Serving, streams: int, slo_s: float,
     at, latency = found.at.outcome, found.at.outcome.latency_ms
     rows = (
         ("replicas", f"{found.replicas:,}"),
-        (
-            "streams per replica",
-            f"{found.streams_per_replica:,} of {found.capacity:,} possible within the objective",
-        ),
+        ("streams per replica", f"{found.streams_per_replica:,} of {found.capacity:,} possible within the objective"),
         ("headroom", f"{headroom:.0%}"),
         ("latency p50, p98", f"{latency.p50:.1f}, {latency.p98:.1f} ms"),
         ("rows of a batch", f"{at.mean_batch:.1f}"),

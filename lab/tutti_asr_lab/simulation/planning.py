@@ -69,12 +69,7 @@ class Plan:
 
 
 def run_load(
-    calibration: Calibration,
-    serving: Serving,
-    streams: int,
-    *,
-    seconds: float | None = None,
-    seed: int = 1,
+    calibration: Calibration, serving: Serving, streams: int, *, seconds: float | None = None, seed: int = 1
 ) -> Outcome:
     """Simulate `streams` live streams on one replica."""
     step_s = calibration.step_s
@@ -156,12 +151,7 @@ def plan(
 
 
 def curve(
-    calibration: Calibration,
-    serving: Serving,
-    loads: Sequence[int],
-    *,
-    seconds: float | None = None,
-    seed: int = 1,
+    calibration: Calibration, serving: Serving, loads: Sequence[int], *, seconds: float | None = None, seed: int = 1
 ) -> list[Point]:
     """Simulate the loads in order, up to and including the first one that is not stable."""
     points: list[Point] = []

@@ -70,14 +70,7 @@ def _work(given: dict[str, Plan]) -> None:
     place = Place.of(os.environ)
     device = "cuda" if plan.gpu else "cpu"
     train(
-        plan.config,
-        plan.recipe,
-        plan.places,
-        place=place,
-        device=device,
-        every=plan.every,
-        pin=plan.pin,
-        announce=_say,
+        plan.config, plan.recipe, plan.places, place=place, device=device, every=plan.every, pin=plan.pin, announce=_say
     )
 
 

@@ -181,12 +181,7 @@ class Transcribe:
             return await self._recognize(request, (asked, model), body, entry.call, entry.created)
 
     async def _recognize(
-        self,
-        request: Request,
-        read: tuple[ListenRequest, ModelService],
-        body: bytes,
-        request_id: str,
-        created: str,
+        self, request: Request, read: tuple[ListenRequest, ModelService], body: bytes, request_id: str, created: str
     ) -> bytes:
         asked, model = read
         recognized = await self._recordings.recognize(

@@ -55,11 +55,7 @@ def _paragraph(group: Sequence[Words]) -> Paragraph:
     sentences = [Sentence(joined(word.text for word in words), *_times(words[0], words[-1])) for words in group]
     speaker = speaker_of(group[0])
     return Paragraph(
-        sentences,
-        sum(map(len, group)),
-        sentences[0].start,
-        sentences[-1].end,
-        UNSET if speaker is None else speaker,
+        sentences, sum(map(len, group)), sentences[0].start, sentences[-1].end, UNSET if speaker is None else speaker
     )
 
 

@@ -12,15 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from server.errors import BadParameter
-from server.protocols.deepgram.parameters import (
-    BOOLEAN,
-    DIARIZERS,
-    DOWNMIX_CHANNELS,
-    NUMBER,
-    SMART,
-    TABLE,
-    Kind,
-)
+from server.protocols.deepgram.parameters import BOOLEAN, DIARIZERS, DOWNMIX_CHANNELS, NUMBER, SMART, TABLE, Kind
 from server.protocols.features import (
     LISTEN,
     OFF,

@@ -11,14 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from model.ctc.words import Word, joined, languages_of
 from server.models.loading import ModelCard
-from server.protocols.deepgram.messages import (
-    Alternative,
-    Alternatives,
-    UtteranceOut,
-    Warned,
-    WordOut,
-    warned,
-)
+from server.protocols.deepgram.messages import Alternative, Alternatives, UtteranceOut, Warned, WordOut, warned
 from server.protocols.deepgram.paragraphs import paragraphs_of
 from server.receipts.receipt import ShownWord
 from server.text.formatting import FormattedWord, Sentences, Style

@@ -48,9 +48,7 @@ INPUT: Tree = {
     "noise_reduction": {"type": HARMLESS, "strength": HARMLESS},
 }
 SESSION: Tree = {"type": READ, "include": UNSUPPORTED, "audio": {"input": INPUT}}
-INSTEAD = {
-    "idle_timeout_ms": "leave it out; the server's own idle timeout applies",
-}
+INSTEAD = {"idle_timeout_ms": "leave it out; the server's own idle timeout applies"}
 _OFF: tuple[object, ...] = (None, "", [], {})  # values that request nothing
 MAX_NAMED = 16  # fields listed in one error
 

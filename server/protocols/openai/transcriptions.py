@@ -162,10 +162,7 @@ def _words(channels: Sequence[Sequence[FormattedWord]]) -> list[WordOut]:
     """Return the words of all channels in the order of time."""
     words_out = [
         WordOut(
-            word.text,
-            round(word.word.start_s, 3),
-            round(word.word.end_s, 3),
-            name_of(number, len(channels)) or UNSET,
+            word.text, round(word.word.start_s, 3), round(word.word.end_s, 3), name_of(number, len(channels)) or UNSET
         )
         for number, words in enumerate(channels)
         for word in words

@@ -173,10 +173,7 @@ class _Runs:
                 return True
             if second.kind == "large" and first.kind == "pair" and second.text[0] >= first.text[0]:
                 return True
-            split = self._words[first.end - 1] in _BELOW_100 and self._words[first.end - 2] in (
-                "hundred",
-                *POWERS,
-            )
+            split = self._words[first.end - 1] in _BELOW_100 and self._words[first.end - 2] in ("hundred", *POWERS)
             if first.kind == "large" and split and second.kind in ("digit", "zero", "pair"):
                 return True
         return False

@@ -34,9 +34,7 @@ def read_releases(path: Path | None = None) -> tuple[Release, ...]:
     document = tomllib.loads((path or LIST).read_text(encoding="utf-8"))
     address = document["address"]
     return tuple(
-        Release(
-            **{"url": address.format(name=entry["name"]), **entry, "languages": tuple(entry["languages"])},
-        )
+        Release(**{"url": address.format(name=entry["name"]), **entry, "languages": tuple(entry["languages"])})
         for entry in document["release"]
     )
 

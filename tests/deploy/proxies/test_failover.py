@@ -102,13 +102,7 @@ def test_audios_have_the_given_length_and_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"proxy": "varnish"},
-        {"fault_after_s": 0.5},
-        {"fault_after_s": 9.0},
-        {"previous": Path()},
-    ],
+    "wrong", [{"proxy": "varnish"}, {"fault_after_s": 0.5}, {"fault_after_s": 9.0}, {"previous": Path()}]
 )
 def test_an_invalid_plan_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(BadSettings):

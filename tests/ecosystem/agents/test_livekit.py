@@ -121,13 +121,7 @@ def test_a_lasting_refusal_is_an_error_at_once(
 
 @pytest.mark.parametrize(("key", "held", "status"), [(KEY, [KEY], 429), (THIRD_KEY, [KEY, OTHER_KEY], 503)])
 def test_it_retries_a_full_server(
-    strict_server: ServerProcess,
-    relay: Before,
-    livekit: Driver,
-    spoken: Spoken,
-    key: str,
-    held: list[str],
-    status: int,
+    strict_server: ServerProcess, relay: Before, livekit: Driver, spoken: Spoken, key: str, held: list[str], status: int
 ) -> None:
     """It loses no audio from the wait."""
     before = relay(strict_server)

@@ -80,8 +80,7 @@ def emulated_kernels(hidden: int, folder: Path) -> LaunchedKernels:
     """Both kernels for training, under emulation."""
     layout, backward = layout_of(hidden), backward_layout_of(hidden)
     return LaunchedKernels(
-        EmulatedForward(build(layout, folder), layout),
-        EmulatedBackward(build_backward(backward, folder), backward),
+        EmulatedForward(build(layout, folder), layout), EmulatedBackward(build_backward(backward, folder), backward)
     )
 
 

@@ -87,9 +87,7 @@ def run_without_block(library):
 
 
 @pytest.mark.parametrize(
-    ("bound", "ends"),
-    [("polls >= SPIN_LIMIT || (", True), ("(", False)],
-    ids=["with a bound on spinning", "without"],
+    ("bound", "ends"), [("polls >= SPIN_LIMIT || (", True), ("(", False)], ids=["with a bound on spinning", "without"]
 )
 def test_a_launch_whose_blocks_do_not_all_start_ends_because_spinning_is_bounded(tmp_path, bound, ends):
     library = build(LAYOUT, tmp_path, spin_limit=256, changes={"polls >= SPIN_LIMIT || (": bound})

@@ -139,12 +139,7 @@ SENT = Plan(messages=100, rounds=3)
         (Tally(100), level(0.01, mismatched=1), {}, ["transcripts that differ from those alone"]),
         (Tally(100), level(0.01, compared=0), {}, ["transcripts that were not compared"]),
         (Tally(100), level(0.01, failed=1), {}, ["streams that failed or were refused"]),
-        (
-            Tally(100, statuses={500: 1, 503: 9, 400: 9}),
-            level(0.01),
-            {},
-            ["responses with a server error status"],
-        ),
+        (Tally(100, statuses={500: 1, 503: 9, 400: 9}), level(0.01), {}, ["responses with a server error status"]),
         (Tally(100, problems={"x": 1}), level(0.01), {}, ["attacks that did not end"]),
         (Tally(100), level(0.01), {"x": 1}, ["errors in the server's log"]),
     ],

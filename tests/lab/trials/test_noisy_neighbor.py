@@ -35,12 +35,7 @@ def measured(p98_ms: list[float], plan: Plan, **changes: object) -> tuple[LevelR
             measures.step_answered(T0 + second + 0.5, T0 + second + 0.5 + latency_ms * 1e-3)
     servers = [ServerFigures(sessions=50.0, limit=90.0 - second, slowdown=1.0) for second in range(len(p98_ms))]
     report = measures.report(
-        streams=60,
-        to_s=T0 + len(p98_ms),
-        policy="",
-        generator_cpu_cores=0.1,
-        server=ServerFigures(),
-        by_minute=servers,
+        streams=60, to_s=T0 + len(p98_ms), policy="", generator_cpu_cores=0.1, server=ServerFigures(), by_minute=servers
     )
     level = msgspec.structs.replace(report, **changes)
     return level, figures(plan, level, measures.minutes)
@@ -195,10 +190,7 @@ def test_a_short_run_writes_document_page_and_plot(tmp_path: Path, monkeypatch: 
 def test_levels_can_be_reported_by_the_second(tmp_path: Path) -> None:
     with FakeListen().in_thread() as server:
         asked = settings(write_manifest(tmp_path), server.url, seconds=1.6, period_s=0.5)
-        [level], [parts] = (
-            (result := measure(asked, progress=lambda _: None)).document.levels,
-            result.minutes,
-        )
+        [level], [parts] = ((result := measure(asked, progress=lambda _: None)).document.levels, result.minutes)
     assert isinstance(level, LevelReport)
     assert len(parts) == 4
     assert len(level.minutes) >= 3

@@ -113,12 +113,7 @@ def test_levels_end_at_the_first_far_above_the_objective_and_the_result_is_writt
     tmp_path: Path, started: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     above = settings(
-        write_manifest(tmp_path),
-        streams=(1, 2),
-        level_seconds=(0.5, 0.6),
-        give_up_ms=1.0,
-        stream_s=None,
-        split=True,
+        write_manifest(tmp_path), streams=(1, 2), level_seconds=(0.5, 0.6), give_up_ms=1.0, stream_s=None, split=True
     )
     given: dict[str, Any] = {"folder": tmp_path, "name": "c", "command": "make bench", "ceiling": lambda: None}
     assert run(above, ["eager", "single"], ["--decoder", "greedy"], **given) == 0, capsys.readouterr().err

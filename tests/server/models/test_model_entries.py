@@ -36,11 +36,7 @@ def test_named_paths_are_models_the_first_the_default(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["en=a", "b"], "'b' is not NAME=PATH"),
-        (["en=a", "EN=b"], "two models are named 'EN'"),
-    ],
+    ("given", "said"), [(["en=a", "b"], "'b' is not NAME=PATH"), (["en=a", "EN=b"], "two models are named 'EN'")]
 )
 def test_a_wrong_list_is_refused(given: list[str], said: str) -> None:
     with pytest.raises(ValidationError, match=said):

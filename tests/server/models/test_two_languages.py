@@ -85,14 +85,7 @@ def test_uploads_choose_by_any_tag_of_mandarin(server: LiveServer, tag: str) -> 
 
 @pytest.mark.parametrize(
     ("before", "text", "delta"),
-    [
-        ("", "今天", "今天"),
-        ("今", "天", "天"),
-        ("。", "天", "天"),
-        ("a", "b", " b"),
-        ("今", "b", " b"),
-        ("今", "", ""),
-    ],
+    [("", "今天", "今天"), ("今", "天", "天"), ("。", "天", "天"), ("a", "b", " b"), ("今", "b", " b"), ("今", "", "")],
 )
 def test_text_that_grows_has_spaces_where_the_whole_would(before: str, text: str, delta: str) -> None:
     assert continued(before, text) == delta

@@ -99,10 +99,7 @@ def test_a_word_longer_than_a_line_is_cut_with_its_time(word):
 def test_webvtt_is_escaped_and_speakers_overlap():
     caller, agent = cues(said("AT&T <b> -->"), "Caller: "), cues(said("one moment", start_s=0.3), "Agent: ")
     text = subtitles(SubtitleFormat.VTT, [*agent, *caller])
-    assert read_vtt(text) == [
-        (0, 900, "Caller: AT&amp;T &lt;b&gt; --&gt;"),
-        (300, 600, "Agent: one moment"),
-    ]
+    assert read_vtt(text) == [(0, 900, "Caller: AT&amp;T &lt;b&gt; --&gt;"), (300, 600, "Agent: one moment")]
 
 
 def test_no_words_are_an_empty_file():

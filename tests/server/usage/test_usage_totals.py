@@ -78,11 +78,7 @@ def total_of_all(rows: dict[tuple[str, ...], tuple[Any, ...]]) -> float:
 
 def test_audio_counts_on_the_day_on_which_it_was_received() -> None:
     midnight_s = 12 * 3_600
-    long = [
-        part(midnight_s - 30, 100.0),
-        part(midnight_s + 30, 160.0),
-        part(midnight_s + 40, 170.0, "close_stream"),
-    ]
+    long = [part(midnight_s - 30, 100.0), part(midnight_s + 30, 160.0), part(midnight_s + 40, 170.0, "close_stream")]
     days = {("2026-11-27",): (1, 100.0, 100.0, 0), ("2026-11-28",): (0, 70.0, 70.0, 0)}
     assert totals(long, "day") == days
     second = datetime(2026, 11, 28, tzinfo=UTC)

@@ -56,11 +56,7 @@ TABLES = (
         "Compilation",
         "Host seconds until each network's kernels are compiled, one process per batch size; by af249bdb.",
     ),
-    Table(
-        "probe",
-        "Ceilings of the device",
-        "Rates and times that a kernel, a copy or a wait reaches; by af249bdb.",
-    ),
+    Table("probe", "Ceilings of the device", "Rates and times that a kernel, a copy or a wait reaches; by af249bdb."),
     Table(
         "bits",
         "Bits",

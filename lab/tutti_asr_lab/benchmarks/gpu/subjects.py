@@ -113,13 +113,7 @@ class Bench:
     """One rung's step of one network with its own slabs and block, on streams of noise."""
 
     def __init__(
-        self,
-        network: Network,
-        rung: str,
-        *,
-        capacity: int,
-        largest_rows: int,
-        largest_steps: int = 1,
+        self, network: Network, rung: str, *, capacity: int, largest_rows: int, largest_steps: int = 1
     ) -> None:
         device = network.head.weight.device
         config = network.config

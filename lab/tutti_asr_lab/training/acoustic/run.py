@@ -122,10 +122,7 @@ def _corpora(config: ModelConfig, places: Places) -> tuple[Corpus, Corpus]:
     training, held_out = _texts(config, places.manifests), _texts(config, places.validation)
     if not training:
         raise TrainingError("the manifests have no recording with a text")
-    return (
-        Corpus(training, places.cache, config.sample_rate),
-        Corpus(held_out, places.cache, config.sample_rate),
-    )
+    return (Corpus(training, places.cache, config.sample_rate), Corpus(held_out, places.cache, config.sample_rate))
 
 
 def _texts(config: ModelConfig, manifests: Sequence[Path]) -> list[Utterance]:

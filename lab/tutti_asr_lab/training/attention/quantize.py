@@ -53,9 +53,7 @@ Inputs = dict[str, Tensor]
 
 @torch.no_grad()
 def quantize(
-    network: AttentionNetwork,
-    recordings: Sequence[NDArray[np.int16]],
-    announce: Callable[[str], None] = lambda _: None,
+    network: AttentionNetwork, recordings: Sequence[NDArray[np.int16]], announce: Callable[[str], None] = lambda _: None
 ) -> QuantizedAttention:
     """Quantize a float32 network with the ranges of its activations on the recordings, (S,) int16 each.
 

@@ -93,10 +93,7 @@ def load_floats(path: Path, rewriting: Rewriting = "auto") -> tuple[PublishedMod
 
 
 def quantize(
-    model: PublishedModel,
-    network: PublishedNetwork,
-    recordings: Sequence[Spoken],
-    announce: Callable[[str], None],
+    model: PublishedModel, network: PublishedNetwork, recordings: Sequence[Spoken], announce: Callable[[str], None]
 ) -> Quantized:
     """Find scales for the products of a model, and compare texts. Raises: PublishedModelError."""
     pcm = [recording.pcm for recording in recordings]
@@ -144,10 +141,7 @@ def quantize(
 
 
 def run_in_floats(
-    model: PublishedModel,
-    network: PublishedNetwork,
-    pcm: Sequence[NDArray[np.int16]],
-    progress: Callable[[int], None],
+    model: PublishedModel, network: PublishedNetwork, pcm: Sequence[NDArray[np.int16]], progress: Callable[[int], None]
 ) -> tuple[list[NDArray[np.float32]], list[Calibrated]]:
     """Return the outputs (T, …) of each recording, and the products that can be quantized with their scales."""
     if isinstance(network.compiled, FastConformer):

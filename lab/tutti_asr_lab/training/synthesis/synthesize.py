@@ -81,12 +81,7 @@ class Texts:
 
 
 def plan(
-    seed: int,
-    split: Split = "train",
-    mandarin: Path | None = None,
-    texts: Texts | None = None,
-    *,
-    neural: bool = False,
+    seed: int, split: Split = "train", mandarin: Path | None = None, texts: Texts | None = None, *, neural: bool = False
 ) -> Iterator[Utterance]:
     """Yield endless utterances: English sentences, Mandarin ones from a folder of texts, or given texts.
 

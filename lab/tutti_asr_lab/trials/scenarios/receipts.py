@@ -124,12 +124,7 @@ def audit(folder: Path, keys: Path, processor: str) -> Audited:
     command = [sys.executable, "-m", "server.cli", "replay", str(folder), "--keys", str(keys)]
     began_s = time.perf_counter()
     done = subprocess.run(  # noqa: S603 - our own command
-        command,
-        cwd=ROOT,
-        env={**environment, **PROCESSORS[processor]},
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=ROOT, env={**environment, **PROCESSORS[processor]}, capture_output=True, text=True, check=False
     )
     output = (done.stdout + done.stderr).strip()
     return Audited(processor, round(time.perf_counter() - began_s, 1), done.returncode, output)

@@ -233,11 +233,7 @@ MANDARIN_RECIPES = (  # started from the English model before its distillation
 
 
 @pytest.mark.parametrize(
-    ("model", "recipes"),
-    [
-        ("gru", SHIPPED_RECIPES + TAUGHT_RECIPES),
-        ("mandarin", SHIPPED_RECIPES + MANDARIN_RECIPES),
-    ],
+    ("model", "recipes"), [("gru", SHIPPED_RECIPES + TAUGHT_RECIPES), ("mandarin", SHIPPED_RECIPES + MANDARIN_RECIPES)]
 )
 def test_the_shipped_models_were_trained_with_the_shipped_recipes(model, recipes):
     described = checkpoint.named(Path(model)).with_suffix(".json")

@@ -15,16 +15,7 @@ from model.torch_network.network import Network
 from tutti_asr_lab.benchmarks.gpu.networks import NETWORKS, noise, random_network
 from tutti_asr_lab.benchmarks.gpu.records import Case, Values
 from tutti_asr_lab.benchmarks.gpu.scale import Context
-from tutti_asr_lab.benchmarks.gpu.subjects import (
-    EAGER,
-    GRAPH,
-    PERSISTENT,
-    REFERENCE,
-    Bench,
-    bench,
-    recurrence,
-    rungs,
-)
+from tutti_asr_lab.benchmarks.gpu.subjects import EAGER, GRAPH, PERSISTENT, REFERENCE, Bench, bench, recurrence, rungs
 
 ROWS = 8
 SLOTS = 16

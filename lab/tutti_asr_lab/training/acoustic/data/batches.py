@@ -59,12 +59,7 @@ class BatchMaker:
     """Converts micro-batches of items into tensors; deterministic given the seed and a key."""
 
     def __init__(
-        self,
-        config: OwnConfig,
-        corpus: Corpus,
-        augmenter: Augmenter,
-        seed: int,
-        spoken: Pronunciations | None = None,
+        self, config: OwnConfig, corpus: Corpus, augmenter: Augmenter, seed: int, spoken: Pronunciations | None = None
     ) -> None:
         self.config, self.corpus, self.augmenter, self.seed = config, corpus, augmenter, seed
         self.spoken = spoken
