@@ -1,9 +1,10 @@
-"""Word and character error rates, and recall of key terms."""
+"""Word and character error rates."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from model.text.letters import has_ideographs
@@ -35,16 +36,7 @@ class Score:
 
     def __add__(self, other: Score) -> Score:
         """Pool two scores."""
-        return Score(
-            self.word_errors + other.word_errors,
-            self.words + other.words,
-            self.character_errors + other.character_errors,
-            self.characters + other.characters,
-            self.utterances + other.utterances,
-            self.insertions + other.insertions,
-            self.deletions + other.deletions,
-            self.substitutions + other.substitutions,
-        )
+        return Score(*map(operator.add, astuple(self), astuple(other)))
 
     @property
     def wer(self) -> float:
@@ -96,20 +88,14 @@ def pooled(scored: Iterable[tuple[str, Score]]) -> dict[str, Score]:
 def report(sources: dict[str, Score]) -> dict[str, Any]:
     """JSON-ready figures: pooled and by source, rounded to 1e-4."""
     total = sum(sources.values(), Score())
-    return {
-        "wer": round(total.wer, 4),
-        "cer": round(total.cer, 4),
-        "utterances": total.utterances,
-        **_errors(total),
-        "by_source": {
-            name: {"wer": round(s.wer, 4), "cer": round(s.cer, 4), "utterances": s.utterances, **_errors(s)}
-            for name, s in sources.items()
-        },
-    }
+    return {**_figures(total), "by_source": {name: _figures(one) for name, one in sources.items()}}
 
 
-def _errors(score: Score) -> dict[str, int]:
+def _figures(score: Score) -> dict[str, float]:
     return {
+        "wer": round(score.wer, 4),
+        "cer": round(score.cer, 4),
+        "utterances": score.utterances,
         "words": score.words,
         "insertions": score.insertions,
         "deletions": score.deletions,
@@ -138,46 +124,3 @@ def aligned(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[s
             j -= 1
             pairs.append((None, hypothesis[j]))
     return pairs[::-1]
-
-
-@dataclass(frozen=True, slots=True)
-class TermScore:
-    """Counts of key terms and of other words, which add up over utterances."""
-
-    terms: int = 0  # occurrences in the references
-    recalled: int = 0
-    false_terms: int = 0  # occurrences of listed terms in hypotheses beyond those in the references
-    other_words: int = 0
-    other_errors: int = 0  # includes all insertions
-
-    def __add__(self, other: TermScore) -> TermScore:
-        """Pool two scores."""
-        return TermScore(
-            self.terms + other.terms,
-            self.recalled + other.recalled,
-            self.false_terms + other.false_terms,
-            self.other_words + other.other_words,
-            self.other_errors + other.other_errors,
-        )
-
-
-def score_terms(reference: str, hypothesis: str, said: Sequence[str], listed: Sequence[str] = ()) -> TermScore:
-    """Score one utterance: `said` are the key terms in its reference, `listed` all key terms of the decoder."""
-    expected, found = reference.split(), hypothesis.split()
-    counts = [(occurrences(term, expected), occurrences(term, found)) for term in dict.fromkeys(said)]
-    wrong = sum(max(0, occurrences(term, found) - occurrences(term, expected)) for term in dict.fromkeys(listed))
-    own = {word for term in said for word in term.split()}
-    pairs = [(left, right) for left, right in aligned(expected, found) if left not in own]
-    return TermScore(
-        terms=sum(there for there, _ in counts),
-        recalled=sum(min(there, recognized) for there, recognized in counts),
-        false_terms=wrong,
-        other_words=sum(left is not None for left, _ in pairs),
-        other_errors=sum(left != right for left, right in pairs),
-    )
-
-
-def occurrences(term: str, words: Sequence[str]) -> int:
-    """Number of occurrences of a word or phrase in a text."""
-    wanted = term.split()
-    return sum(list(words[at : at + len(wanted)]) == wanted for at in range(len(words) - len(wanted) + 1))
