@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from model.int8.vectors import LANES, ROW
 from model.moonshine import step
 from model.moonshine.kernels import KEYS, MASKED, ZERO_POINT
 from model.moonshine.step import BLOCK, FIRST_STRIDE, FIRST_TAPS, HEAD, Plan, Sizes, Work
-from model.moonshine.symbols import read_symbols, text_of
 
 SHIPPED = SHIPPED_WEIGHTS / "moonshine-tiny-en.safetensors"
 SAMPLE_RATE = 16_000
@@ -34,6 +33,8 @@ SYMBOLS_PER_S = 6.5  # most of a text. Source: the network's authors, against te
 TEXT_ALIGNED = KEYS * LANES
 ROTATED = 32  # numbers of a head that a position turns
 ROTATION_BASE = 10_000.0
+_SPACE, _SPECIAL, _BYTE = "▁", b"<", b"<0x"  # in symbols, which are pieces of UTF-8 text
+_LONG = 128  # bytes of a symbol whose length takes two
 
 Floats = NDArray[np.float32]
 
@@ -237,3 +238,27 @@ def _work(sizes: Sizes, frames: int, most: int) -> tuple[NDArray[np.uint8], Work
     start = memory.ctypes.data
     places = {name: start + offset for name, offset in offsets.items()}
     return memory, Work(**places, columns=columns, texts=texts)
+
+
+def read_symbols(blob: bytes) -> list[bytes]:
+    """Return the symbols of a file: each its length in a byte, or two if it is 128 and more, then its bytes."""
+    symbols, at = [], 0
+    while at < len(blob):
+        size, at = blob[at], at + 1
+        if size >= _LONG:
+            size, at = size - _LONG + _LONG * blob[at], at + 1
+        symbols.append(blob[at : at + size])
+        at += size
+    return symbols
+
+
+def text_of(numbers: Iterable[int], symbols: Sequence[bytes]) -> str:
+    """Return the text of symbols without those that are commands, such as the end."""
+    pieces = []
+    for number in numbers:
+        piece = symbols[number]
+        if piece.startswith(_BYTE):
+            pieces.append(bytes([int(piece[3:5], 16)]))
+        elif not (piece.startswith(_SPECIAL) and piece.endswith(b">") and len(piece) > 2):
+            pieces.append(piece)
+    return b"".join(pieces).decode(errors="replace").replace(_SPACE, " ").strip()

@@ -12,13 +12,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import typer
 
-from model.acoustic import load_model
+from model.acoustic import load_model, load_own, log_probs_of
 from model.config import ModelConfig
 from model.decoder import resolve_decoder
 from model.errors import ManifestError, require
-from model.evaluation import compare
 from model.evaluation.normalization import DEFAULT, Normalization
 from model.evaluation.parts import Selection, selected
 from model.lm.language_model import LanguageModel
@@ -27,6 +27,7 @@ from model.recordings import Utterance, check_audio, read_manifests, read_pcm
 from model.text.letters import has_ideographs, ideographs_apart
 from model.text.normalization import comparable
 from model.whisper import PREFIX, check_folder
+from server.audio.pcm import PCM
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote
 from server.tools.evaluate_report import Figures, document, print_report, report_console
@@ -34,6 +35,7 @@ from server.tools.evaluate_whisper import OPTION, Against
 from server.tools.local import open_local
 
 MOST_UNKNOWN = 0.25  # share of unknown words above which a language model gets a warning
+LIKELY = 1e-3  # a symbol below this probability in both precisions is never chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +180,31 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
     if reduced:
         first = combinations[0]
         recordings = [read_pcm(u.audio, model.config.sample_rate) for u in utterances]
-        gaps = compare.differences(first.model, reduced, first.device, recordings)
+        gaps = differences(first.model, reduced, first.device, recordings)
         for fact in facts:
             if fact["precision"] in gaps:
-                fact["log_prob_difference_to_fp32"] = dataclasses.asdict(gaps[fact["precision"]])
+                fact["log_prob_difference_to_fp32"] = gaps[fact["precision"]]
     return facts
+
+
+def differences(
+    path: Path | None, precisions: Sequence[str], device: str, recordings: Sequence[PCM]
+) -> dict[str, dict[str, float]]:
+    """Return the largest difference of natural log-probabilities between each precision and float32, to 1e-4.
+
+    `likely`: of symbols above 0.1 % in either precision. Raises: ModelError.
+    """
+    full = log_probs_of(load_own(path, device=device, precision="fp32"), recordings)
+    found: dict[str, dict[str, float]] = {}
+    for name in precisions:
+        largest = likely = 0.0
+        ours = log_probs_of(load_own(path, device=device, precision=name), recordings)
+        for left, right in zip(ours, full, strict=True):
+            gap = np.abs(left - right)  # (T, V)
+            largest = max(largest, float(gap.max()))
+            likely = max(likely, float(gap[np.maximum(left, right) > np.log(LIKELY)].max()))
+        found[name] = {"largest": round(largest, 4), "likely": round(likely, 4)}
+    return found
 
 
 def _run(

@@ -15,7 +15,6 @@ from av.audio.frame import AudioFrame
 
 from server.audio.ffmpeg_codec import frame_samples
 from server.audio.pcm import BLOCK_S, PCM
-from server.audio.recordings.riff import without_metadata
 from server.errors import BadAudio, NotTaken
 
 CODECS = (
@@ -26,6 +25,10 @@ CODECS = (
 )  # fmt: skip
 G721_TAG = "@\0\0\0"  # FFmpeg decodes it as G.726, whose bits have another order, to noise
 PROBE_BYTES = 2**20  # read to find the streams
+ORDERS = {b"RIFF": "little", b"RF64": "little", b"BW64": "little", b"RIFX": "big"}
+NEEDED = frozenset((b"fmt ", b"fact", b"ds64"))  # chunks of a WAV without its samples
+FORM_BYTES, HEAD_BYTES, NAME_BYTES, TAG_HEAD_BYTES = 12, 8, 4, 10
+MAX_NEEDED_BYTES = 2**16
 MAX_EMPTY_PACKETS = 10_000  # in a row that decode to no samples
 
 
@@ -118,3 +121,37 @@ def _open_nothing(url: str, flags: int, options: dict[str, str]) -> None:
     """Reject every file or URL that a container refers to. Raises: BadAudio."""
     del url, flags, options
     raise BadAudio("the recording refers to other files, which is not supported")
+
+
+def without_metadata(body: bytes) -> bytes:
+    """Return a WAV, also one after ID3 tags, with format and samples alone; any other body unchanged.
+
+    FFmpeg allocates the size that a LIST chunk announces: 132 bytes took 832 MiB (measured).
+    """
+    begin = _after_tags(body)
+    magic = body[begin : begin + NAME_BYTES]
+    order = ORDERS.get(magic)
+    if order is None or body[begin + HEAD_BYTES : begin + FORM_BYTES] != b"WAVE":
+        return body
+    kept, at = [body[begin : begin + FORM_BYTES]], begin + FORM_BYTES
+    while at + HEAD_BYTES <= len(body):
+        name = body[at : at + NAME_BYTES]
+        size = int.from_bytes(body[at + NAME_BYTES : at + HEAD_BYTES], "big" if order == "big" else "little")
+        if name == b"data":
+            end = at + HEAD_BYTES + size
+            kept.append(body[at:end] if size and end < len(body) else body[at:])  # 0 and 2**32 - 1: to the end
+            break
+        end = at + HEAD_BYTES + size + size % 2
+        if name in NEEDED and size <= MAX_NEEDED_BYTES:
+            kept.append(body[at:end])
+        at = end
+    return b"".join(kept)
+
+
+def _after_tags(body: bytes) -> int:
+    """Return where the first bytes after all ID3 tags are; their sizes are read leniently."""
+    at = 0
+    while body[at : at + 3] == b"ID3" and len(body) >= at + TAG_HEAD_BYTES:
+        a, b, c, d = (byte & 0x7F for byte in body[at + 6 : at + TAG_HEAD_BYTES])
+        at += TAG_HEAD_BYTES + (a << 21 | b << 14 | c << 7 | d)
+    return at

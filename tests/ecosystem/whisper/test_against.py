@@ -41,7 +41,7 @@ def evaluated(*options: object) -> list[dict[str, Any]]:
 def test_both_are_measured_over_the_same_recordings(
     tmp_path: Path, whisper_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model.evaluation.compare.differences", lambda *_: {})  # to fp32, which needs torch
+    monkeypatch.setattr("server.tools.evaluate_runs.differences", lambda *_: {})  # to fp32, which needs torch
     manifest, texts = listed(tmp_path, SPOKEN, "order.flac"), tmp_path / "texts.jsonl"
     options = ("--against", f"whisper:{whisper_folder}", "--codec", "none,mulaw", "--texts", texts)
     found = evaluated("--manifest", manifest, "--precision", "int8", *options)

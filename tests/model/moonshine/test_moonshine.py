@@ -15,8 +15,7 @@ from safetensors.numpy import load, save
 
 from model.errors import CheckpointError
 from model.evaluation.digest import SAMPLES
-from model.moonshine.model import LEAST_SAMPLES, LONGEST_S, SAMPLE_RATE, SHIPPED, Moonshine
-from model.moonshine.symbols import read_symbols, text_of
+from model.moonshine.model import LEAST_SAMPLES, LONGEST_S, SAMPLE_RATE, SHIPPED, Moonshine, read_symbols, text_of
 from model.moonshine.transcriber import SegmentTranscriber, words_of
 from model.recordings import read_manifest, read_pcm
 from tests.support.networks import moonshine_in_floats

@@ -7,8 +7,11 @@ process. `python -m tutti_asr_lab.benchmarks.gpu run --sections NAME` repeats it
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import importlib
 import json
+import os
+import platform
 import subprocess
 import sys
 import threading
@@ -17,11 +20,13 @@ import traceback
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from loadtest.reports.machine import commit as checkout_commit
+from loadtest.reports.machine import output_of, processor, versions
 from tutti_asr_lab.benchmarks.gpu import records
-from tutti_asr_lab.benchmarks.gpu.machine import clocks, describe
 from tutti_asr_lab.benchmarks.gpu.scale import DRY, FULL, Context
 
 SECTIONS: dict[str, float] = {  # by importance, with a time limit in seconds
@@ -31,6 +36,8 @@ ROW = "ROW "
 GRACE_S = 60.0  # for a section to end by itself after its time limit: longer than a case
 LEAST_S = 3.0  # no case is begun with less time left
 ERROR_LETTERS = 400
+PACKAGES = ("torch", "triton", "numpy", "nvidia-cuda-nvrtc", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+QUERY = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw,memory.used"
 TAIL = 12  # last lines kept of a process's output
 
 
@@ -109,3 +116,34 @@ def run_section(section: str, seconds: float, device: str, *, dry: bool) -> int:
             if error and place.type == "cuda":
                 torch.cuda.synchronize(place)  # raises if the device is unusable for this process
     return 0
+
+
+def describe(device: torch.device, commit: str = "") -> dict[str, Any]:
+    """Return the facts shared by all rows of a run; `commit` is used if this folder is not a checkout."""
+    facts: dict[str, Any] = {
+        "device": processor() if device.type != "cuda" else torch.cuda.get_device_name(device),
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": processor(),
+        "python": platform.python_version(),
+        "versions": versions(PACKAGES),
+        "commit": commit or checkout_commit(),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    }
+    if device.type == "cuda":
+        found = torch.cuda.get_device_properties(device)
+        facts |= {
+            "multiprocessors": found.multi_processor_count,
+            "memory_gib": round(found.total_memory / 2**30, 1),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call,unused-ignore]
+            "clocks_before": clocks(),
+        }
+        facts["driver"] = facts["clocks_before"].get("driver_version", "")
+    return facts
+
+
+def clocks() -> dict[str, str]:
+    """Return clocks, temperature and power of the first device from nvidia-smi; empty if it is unavailable."""
+    done = output_of(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"])
+    lines = done.splitlines()
+    return dict(zip(QUERY.split(","), (part.strip() for part in lines[0].split(",")), strict=False)) if lines else {}

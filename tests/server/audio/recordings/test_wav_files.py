@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.audio.recordings.riff import without_metadata
+from server.audio.recordings.ffmpeg_container import without_metadata
 from server.errors import BadAudio, MediaError, NotTaken, Refused, Undecodable
 from tests.support.audio.media_files import container, pieces, speech, streamed, uploaded
 
