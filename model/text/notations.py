@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import re
 
-from model.text.spoken_numbers import DIGITS, cardinal, ordinal
-
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_ORDINAL_OF = {
+    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth",
+    "twelve": "twelfth",
+}  # fmt: skip
 _DASHES = str.maketrans({"—": " ", "–": " ", "‑": "-", "−": "-", "⁄": "/", "×": "x"})
 _UNITS = {  # as written after a number, in singular and plural
     "mm": ("millimeter", "millimeters"),
@@ -187,3 +192,30 @@ def _each(digits: str) -> str:
 
 def _plural(words: str) -> str:
     return words[:-1] + "ies" if words.endswith("y") else words + "s"
+
+
+def cardinal(number: int) -> str:
+    """Return 0 <= number < 1,000,000 in words, British style ("two hundred and five")."""
+    if not 0 <= number < 1_000_000:
+        raise ValueError(f"{number} is not in the range 0 to 999,999")
+    if number < 10:
+        return DIGITS[number]
+    if number < 20:
+        return _TEENS[number - 10]
+    if number < 100:
+        tens, ones = divmod(number, 10)
+        return _TENS[tens - 2] + (f" {DIGITS[ones]}" if ones else "")
+    if number < 1000:
+        hundreds, rest = divmod(number, 100)
+        return f"{DIGITS[hundreds]} hundred" + (f" and {cardinal(rest)}" if rest else "")
+    thousands, rest = divmod(number, 1000)
+    link = " and " if 0 < rest < 100 else " "
+    return f"{cardinal(thousands)} thousand" + (f"{link}{cardinal(rest)}" if rest else "")
+
+
+def ordinal(number: int) -> str:
+    """Return the ordinal of 1 <= number < 100 in words ("twenty first")."""
+    *head, last = cardinal(number).split()
+    regular = last[:-1] + "ieth" if last.endswith("y") else last + "th"
+    last = _ORDINAL_OF.get(last, regular)
+    return " ".join([*head, last])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from model.text.spoken_numbers import DIGITS
+from model.text.notations import DIGITS
 
 STRINGS = 20_000
 LENGTHS = (3, 12)

@@ -12,8 +12,8 @@ from random import Random
 from typing import Literal
 
 from model.errors import LanguageModelError
-from model.text import spoken_numbers as numbers
 from model.text.files import read_lines
+from tutti_asr_lab.training.synthesis import spoken_numbers as numbers
 from tutti_asr_lab.training.synthesis.grammar import load_grammar
 from tutti_asr_lab.training.synthesis.wordlists import COMMANDS_FILE, VOCABULARY_FILE, read_sections
 

@@ -1,65 +1,14 @@
-"""Numbers, times, dates and amounts in spoken words.
-
-`cardinal` and `ordinal` are fixed; the other functions draw a random value from the given generator. None knows about
-sentences.
-"""
+"""Random numbers, times, dates and amounts in spoken words, drawn from the given generator. Knows no sentences."""
 
 from random import Random
 
-DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-_TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_ORDINAL_OF = {
-    "one": "first",
-    "two": "second",
-    "three": "third",
-    "five": "fifth",
-    "eight": "eighth",
-    "nine": "ninth",
-    "twelve": "twelfth",
-}
+from model.text.notations import DIGITS, cardinal, ordinal
+
 MONTHS = (
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
-)
+)  # fmt: skip
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-
-
-def cardinal(number: int) -> str:
-    """Return 0 <= number < 1,000,000 in words, British style ("two hundred and five")."""
-    if not 0 <= number < 1_000_000:
-        raise ValueError(f"{number} is not in the range 0 to 999,999")
-    if number < 10:
-        return DIGITS[number]
-    if number < 20:
-        return _TEENS[number - 10]
-    if number < 100:
-        tens, ones = divmod(number, 10)
-        return _TENS[tens - 2] + (f" {DIGITS[ones]}" if ones else "")
-    if number < 1000:
-        hundreds, rest = divmod(number, 100)
-        return f"{DIGITS[hundreds]} hundred" + (f" and {cardinal(rest)}" if rest else "")
-    thousands, rest = divmod(number, 1000)
-    link = " and " if 0 < rest < 100 else " "
-    return f"{cardinal(thousands)} thousand" + (f"{link}{cardinal(rest)}" if rest else "")
-
-
-def ordinal(number: int) -> str:
-    """Return the ordinal of 1 <= number < 100 in words ("twenty first")."""
-    *head, last = cardinal(number).split()
-    regular = last[:-1] + "ieth" if last.endswith("y") else last + "th"
-    last = _ORDINAL_OF.get(last, regular)
-    return " ".join([*head, last])
 
 
 def digit_string(rng: Random, length: int) -> str:

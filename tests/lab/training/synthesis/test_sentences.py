@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.generator.recordings import shipped_manifest
 from model.recordings import read_manifest
-from model.text import spoken_numbers as numbers
+from tutti_asr_lab.training.synthesis import spoken_numbers as numbers
 from tutti_asr_lab.training.synthesis.sentences import MAX_WORDS, MIX, Sentence, Split, sample_texts, sentences
 from tutti_asr_lab.training.synthesis.wordlists import (
     COMMANDS_FILE,
