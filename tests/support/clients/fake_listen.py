@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import threading
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -23,6 +23,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from websockets.asyncio.server import Request, Response, Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+
+from tests.support.clients.in_thread import in_thread
 
 STEP_BYTES = 2560
 STEP_S = 0.08
@@ -88,26 +90,9 @@ class FakeListen:
             self.port = _port_of(server)
             yield self
 
-    @contextlib.contextmanager
-    def in_thread(self) -> Iterator[FakeListen]:
+    def in_thread(self) -> AbstractContextManager[FakeListen]:
         """Serve from a thread with its own event loop, for callers with another one."""
-        loop = asyncio.new_event_loop()
-        ready, stop = threading.Event(), asyncio.Event()
-
-        async def main() -> None:
-            async with self.running():
-                ready.set()
-                await stop.wait()
-
-        thread = threading.Thread(target=lambda: loop.run_until_complete(main()), daemon=True)
-        thread.start()
-        assert ready.wait(5.0)
-        try:
-            yield self
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            thread.join(5.0)
-            loop.close()
+        return in_thread(self.running())
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         parts = urlsplit(request.path)
