@@ -78,7 +78,7 @@ def test_texts_are_spelled_as_spoken(written: str, said: str) -> None:
 def test_normalized_text_has_only_the_models_letters_and_normalizing_is_idempotent(text: str) -> None:
     said = spoken(text)
     letters = r"(?:[a-z]+(?:'+[a-z]+)*(?: |$))*"
-    if has_ideographs(text):
+    if has_ideographs(text + said):  # ㈠ has one in compatible form
         letters = f"(?:(?:[a-z]+(?:'+[a-z]+)*|[{IDEOGRAPHS}])(?: |$))*"
     assert re.fullmatch(letters, said), said
     assert spoken(said) == said
