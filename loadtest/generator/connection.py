@@ -54,19 +54,9 @@ class Connection(asyncio.Protocol):
     """One connection. Calls `opened`, `message`, then `closed` of its listener; or only `refused`."""
 
     __slots__ = (
-        "_clock",
-        "_code",
-        "_frames",
-        "_handshake",
-        "_head",
-        "_headers",
-        "_listener",
-        "_over",
-        "_reason",
-        "_refusing",
-        "_transport",
-        "is_open",
-    )
+        "_clock", "_code", "_frames", "_handshake", "_head", "_headers", "_listener", "_over", "_reason", "_refusing",
+        "_transport", "is_open",
+    )  # fmt: skip
 
     def __init__(
         self, uri: WebSocketURI, headers: Mapping[str, str], listener: Listener, clock: Callable[[], float]

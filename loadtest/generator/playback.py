@@ -25,24 +25,9 @@ class Playback:
     """A recording played from `start_s` in real time: returns the frames that are due, handles received messages."""
 
     __slots__ = (
-        "_answered",
-        "_closing_s",
-        "_dialed_s",
-        "_due_s",
-        "_final_s",
-        "_long_steps",
-        "_opened_s",
-        "_problem",
-        "_recorder",
-        "_sent",
-        "_sent_s",
-        "_texts",
-        "cut",
-        "end_s",
-        "next_s",
-        "recording",
-        "start_s",
-    )
+        "_answered", "_closing_s", "_dialed_s", "_due_s", "_final_s", "_long_steps", "_opened_s", "_problem",
+        "_recorder", "_sent", "_sent_s", "_texts", "cut", "end_s", "next_s", "recording", "start_s",
+    )  # fmt: skip
 
     def __init__(
         self, recording: Recording, start_s: float, recorder: LevelMeasures, *, long_steps: bool = False

@@ -199,17 +199,8 @@ class _Player:
     """Plays takes on a connection of its own, one after the other."""
 
     __slots__ = (
-        "_connection",
-        "_frames",
-        "_left",
-        "_level",
-        "_marks",
-        "_opening",
-        "_over",
-        "_piece",
-        "measured",
-        "take",
-    )
+        "_connection", "_frames", "_left", "_level", "_marks", "_opening", "_over", "_piece", "measured", "take",
+    )  # fmt: skip
 
     def __init__(self, take: Take, level: _Level, *, measured: bool) -> None:
         self._level = level

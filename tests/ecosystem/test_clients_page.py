@@ -28,15 +28,9 @@ def name_of(block: tuple[str, str, str]) -> str:
     """Return the test id of a block, from what it imports or calls."""
     language, environment, code = block
     known = (
-        "tutti_asr_client.sync",
-        "tutti_asr_client",
-        "AsyncDeepgram",
-        "DeepgramClient",
-        "tutti.js",
-        "tutti transcribe",
-        "curl",
-        "websockets",
-    )
+        "tutti_asr_client.sync", "tutti_asr_client", "AsyncDeepgram", "DeepgramClient", "tutti.js",
+        "tutti transcribe", "curl", "websockets",
+    )  # fmt: skip
     about = next((name for name in (*known, "vosk", "openai") if name in code), "")
     turns = "-turns" if "listen.v2" in code or "/v2/listen" in code else ""
     whole = "-transcribe" if "transcribe(" in code else ""

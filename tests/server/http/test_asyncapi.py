@@ -195,13 +195,8 @@ def test_every_code_is_named(document: AsyncApiDocument) -> None:
     described = document.content["info"]["description"]
     codes = {close.code for close in CLOSES.values()} - {1006}  # a lost connection, without a close frame
     handshake_refusals = {
-        "BadParameter",
-        "NotAuthorized",
-        "NotAllowed",
-        "TooManyStreams",
-        "ServerFull",
-        "ServerDraining",
-    }
+        "BadParameter", "NotAuthorized", "NotAllowed", "TooManyStreams", "ServerFull", "ServerDraining",
+    }  # fmt: skip
     statuses = {refusal.status for error, refusal in REFUSALS.items() if error.__name__ in handshake_refusals}
     assert not [code for code in codes | statuses if str(code) not in described]
 

@@ -52,17 +52,8 @@ QUERIES: dict[str, dict[str, str | None]] = {
 }
 BILLED = {"number": ["keyterm"], "style": ["punctuate", "numerals"]}
 NOT_BILLED = {
-    "rewind",
-    "receipt",
-    "utterances",
-    "smart",
-    "stable words",
-    "container",
-    "steps",
-    "voice",
-    "gap",
-    "speakers",
-}
+    "rewind", "receipt", "utterances", "smart", "stable words", "container", "steps", "voice", "gap", "speakers",
+}  # fmt: skip
 NOT_OF_UPLOADS = {"receipt", "smart"}  # refused on their own
 BILLED_LIVE = {"interim_results", "resumable"}
 NAMES = st.sets(st.sampled_from(sorted(QUERIES)), max_size=3)

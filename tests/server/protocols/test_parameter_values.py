@@ -20,21 +20,8 @@ from tests.support.servers.app_bench import AppBench, text_of
 
 EMPTY = ("", " ", "\t")
 NO_NUMBERS = (
-    "nan",
-    "NaN",
-    "inf",
-    "-inf",
-    "Infinity",
-    "-1",
-    "-0.5",
-    "1e999",
-    "0x10",
-    "1_000",
-    "٣",
-    "²",
-    "maybe",
-    "null",
-)
+    "nan", "NaN", "inf", "-inf", "Infinity", "-1", "-0.5", "1e999", "0x10", "1_000", "٣", "²", "maybe", "null",
+)  # fmt: skip
 NO_SWITCHES = ("nan", "inf", "-1", "2", "maybe", "on", "yes", "null", "truefalse")
 
 

@@ -30,15 +30,8 @@ _TIMEOUT_S = 30.0
 _FLITE_SHARE = 0.55
 
 _ESPEAK_ACCENTS = (
-    "en-gb",
-    "en-us",
-    "en-gb-scotland",
-    "en-gb-x-rp",
-    "en-gb-x-gbclan",
-    "en-gb-x-gbcwmd",
-    "en-029",
-    "en-us-nyc",
-)
+    "en-gb", "en-us", "en-gb-scotland", "en-gb-x-rp", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-029", "en-us-nyc",
+)  # fmt: skip
 _ESPEAK_PINYIN = "cmn-latn-pinyin"  # espeak-ng has no dictionary of Chinese characters
 # Without whispering, croaking, Klatt and "robo" variants, because callers do not sound like these.
 _ESPEAK_VARIANTS = (
