@@ -64,10 +64,10 @@ def served(options: Sequence[str], log: Path | None = None) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def served_process(options: Sequence[str], log: Path | None = None, *, tree: Path = ROOT) -> Iterator[tuple[str, int]]:
+def served_process(options: Sequence[str], log: Path | None = None) -> Iterator[tuple[str, int]]:
     """Yield URL and process ID of a ready `tutti serve`, as `running`."""
     port = free_port()
-    with running(serve_command(port, options), port, log, tree=tree) as process:
+    with running(serve_command(port, options), port, log) as process:
         yield f"ws://127.0.0.1:{port}", process.pid
 
 

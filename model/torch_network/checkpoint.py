@@ -31,10 +31,7 @@ def load_network(path: Path) -> tuple[Network, str]:
     return network.eval(), checkpoint.digest_of(blob)
 
 
-def save_network(network: Network, path: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write weights and configuration. `dtype`: of the stored weights; feature statistics stay float32."""
-    tensors = {
-        name: (t if name.startswith("features.") else t.to(dtype)).contiguous().cpu()
-        for name, t in network.state_dict().items()
-    }
+def save_network(network: Network, path: Path) -> None:
+    """Write weights and configuration."""
+    tensors = {name: tensor.contiguous().cpu() for name, tensor in network.state_dict().items()}
     checkpoint.write(path, network.config, encoded(tensors))

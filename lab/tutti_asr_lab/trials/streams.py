@@ -123,7 +123,7 @@ async def reference_texts(url: str, wanted: Sequence[Audio]) -> dict[str, str]:
     return texts
 
 
-async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, realtime: bool = True) -> Outcome:
+async def play_resumable(url: str, audio: Audio, *, realtime: bool = True) -> Outcome:
     """Play with resumption and retries. Problems are stored in the outcome, not raised."""
     loop = asyncio.get_running_loop()
     outcome, refused = Outcome(audio), False
@@ -143,7 +143,7 @@ async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, real
 
     opening = open_stream(
         url,
-        resumable=resumable,
+        resumable=True,
         retry=Retry(limit_s=PATIENCE_S, await_server=True),
         dead_after_s=DEAD_AFTER_S,
         on_event=note,
@@ -157,13 +157,13 @@ async def play_resumable(url: str, audio: Audio, *, resumable: bool = True, real
     return outcome
 
 
-async def play_plain(url: str, audio: Audio, *, realtime: bool = True) -> Outcome:
+async def play_plain(url: str, audio: Audio) -> Outcome:
     """Play as a client that does not reconnect. Problems are stored in the outcome, not raised."""
     outcome = Outcome(audio)
     try:
         async with connect(url, dead_after_s=DEAD_AFTER_S) as client:
             outcome.connected_at.append(asyncio.get_running_loop().time())
-            await _converse(client, client, outcome, realtime=realtime)
+            await _converse(client, client, outcome, realtime=True)
     except ClientError as error:
         outcome.problem = str(error)
         _note_failure(outcome, error)

@@ -29,9 +29,9 @@ class Release:
     license: str | None = None
 
 
-def read_releases(path: Path | None = None) -> tuple[Release, ...]:
-    """Read the list; the shipped one by default."""
-    document = tomllib.loads((path or LIST).read_text(encoding="utf-8"))
+def read_releases() -> tuple[Release, ...]:
+    """Read the shipped list."""
+    document = tomllib.loads(LIST.read_text(encoding="utf-8"))
     address = document["address"]
     return tuple(
         Release(**{"url": address.format(name=entry["name"]), **entry, "languages": tuple(entry["languages"])})

@@ -75,14 +75,14 @@ def captured(work: Work, device: torch.device) -> Work:
     return replay
 
 
-def device_time(work: Work, device: torch.device, *, groups: int = 25, per_call: int = 1) -> Spread:
-    """Measure the time of one of the `per_call` equal parts of a call; medians over groups of calls."""
+def device_time(work: Work, device: torch.device, *, groups: int = 25) -> Spread:
+    """Measure the time of a call; medians over groups of calls."""
     if device.type != "cuda":
-        return spread([_host_us(work) / per_call for _ in range(max(2, min(groups, 3)))])
+        return spread([_host_us(work) for _ in range(max(2, min(groups, 3)))])
     for _ in range(WARM_REPLAYS):
         work()
     calls = max(1, min(200, int(GROUP_US / max(1e-3, _events_us(work, 3, 1)[0]))))
-    return spread([each / per_call for each in _events_us(work, calls, groups)])
+    return spread(_events_us(work, calls, groups))
 
 
 def _events_us(work: Work, calls: int, groups: int) -> list[float]:

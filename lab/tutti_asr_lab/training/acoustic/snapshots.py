@@ -28,8 +28,8 @@ _NAME = re.compile(r"update-(\d+)\.snapshot")
 class Snapshots:
     """Snapshots in a folder, named by the number of updates. One process writes them."""
 
-    def __init__(self, folder: Path, kept: int = KEPT) -> None:
-        self.folder, self.kept = folder, kept
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def save(self, update: int, state: dict[str, Any]) -> Path:
         """Write a snapshot and remove all but the last few. Raises: TrainingError if it cannot be written."""
@@ -40,7 +40,7 @@ class Snapshots:
         try:
             write_atomically(path, b"%s %s\n" % (FORMAT, hashlib.sha256(content).hexdigest().encode()) + content)
             found = self._paths()
-            for old in [p for u, p in found if u > update] + [p for u, p in found if u <= update][: -self.kept]:
+            for old in [p for u, p in found if u > update] + [p for u, p in found if u <= update][:-KEPT]:
                 old.unlink()  # later ones are damaged, or the run would have resumed from them
         except OSError as error:
             raise TrainingError(f"cannot write the snapshot {path}: {error.strerror}") from error

@@ -30,18 +30,18 @@ WORDS = tuple(word.replace("_", " ") for word in f"{RADIO} {OTHERS}".split())
 """Words that stand for their first letter."""
 
 
-def digit_strings(language: str, seed: int = 1) -> Iterator[str]:
+def digit_strings(language: str) -> Iterator[str]:
     """Strings of spoken digits, separated by spaces."""
-    rng, digits, (name, other) = Random(seed), NAMES[language], ALSO[language]
+    rng, digits, (name, other) = Random(1), NAMES[language], ALSO[language]
     for _ in range(STRINGS):
         said = [rng.choice(digits) for _ in range(rng.randint(*LENGTHS))]
         renamed = rng.random() < 0.5
         yield " ".join(other if renamed and digit == name else digit for digit in said)
 
 
-def codes(seed: int = 1) -> Iterator[str]:
+def codes() -> Iterator[str]:
     """Spelled codes: digits, letters, letters with a word for them ("b as in bravo"), such words alone, dashes."""
-    rng = Random(seed)
+    rng = Random(1)
     for _ in range(STRINGS):
         yield " ".join(_spelled(rng) for _ in range(rng.randint(1, LENGTHS[1])))
 

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from model.recordings import Utterance, read_pcm
 
+JOBS = 2  # processes that decode
+
 
 def _decode(job: tuple[Path, int]) -> NDArray[np.int16]:
     return read_pcm(job[0], job[1])
@@ -24,7 +26,7 @@ def _decode(job: tuple[Path, int]) -> NDArray[np.int16]:
 class Corpus:
     """Utterances and their PCM; the folder `cache` keeps the decoded audio between runs."""
 
-    def __init__(self, utterances: Sequence[Utterance], cache: Path, sample_rate: int, jobs: int = 2) -> None:
+    def __init__(self, utterances: Sequence[Utterance], cache: Path, sample_rate: int) -> None:
         """Open the cached audio; decode it if this set of recordings is not cached yet. Raises: AudioError."""
         self.utterances = list(utterances)
         self._offsets, self._pcm = np.zeros(1, np.int64), np.zeros(0, np.int16)
@@ -36,14 +38,14 @@ class Corpus:
         with stem.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # only one of the processes of a run decodes the audio
             if not stem.with_suffix(".npy").exists():
-                self._build(stem, sample_rate, jobs)
+                self._build(stem, sample_rate)
         self._offsets = np.load(stem.with_suffix(".offsets.npy"))
         self._pcm = np.load(stem.with_suffix(".npy"), mmap_mode="r")
 
-    def _build(self, stem: Path, sample_rate: int, jobs: int) -> None:
+    def _build(self, stem: Path, sample_rate: int) -> None:
         work = [(u.audio, sample_rate) for u in self.utterances]
         # A fork of a process with threads, as in a training run, may deadlock.
-        with ProcessPoolExecutor(jobs, get_context("forkserver")) as pool:
+        with ProcessPoolExecutor(JOBS, get_context("forkserver")) as pool:
             parts = list(pool.map(_decode, work, chunksize=32))
         np.save(stem.with_suffix(".offsets.npy"), np.cumsum([0, *(len(p) for p in parts)]))
         partial = stem.with_suffix(".partial.npy")
