@@ -47,9 +47,9 @@ def doctor(context: typer.Context, *, as_json: JsonOption = False) -> None:
 
     Exit status 1 if a check fails; 0 if there are only warnings.
     """
-    from server.tools import doctor as report
-    from server.tools.doctor_machine import CHECKS as MACHINE
-    from server.tools.doctor_model import CHECKS as MODEL
+    from server.tools.doctor import findings as report
+    from server.tools.doctor.machine import CHECKS as MACHINE
+    from server.tools.doctor.models import CHECKS as MODEL
 
     findings: list[report.Finding] = []
 

@@ -24,7 +24,7 @@ from server.operations.start_message import said_of_admin, said_of_keys
 from server.replica import client_keys, receipt_keys
 from server.settings import Settings
 from server.text.own_forms import own_forms_of
-from server.tools.doctor import Check, Finding, fail, failed, ok, warn
+from server.tools.doctor.findings import Check, Finding, fail, failed, ok, warn
 
 WANTED_FLAGS = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16")
 GIB = 2**30

@@ -27,8 +27,8 @@ from server.models.engine_source import TILE_ROWS, LocalEngines
 from server.models.loading import LoadedModel, load_acoustic, load_auxiliary, load_decoders
 from server.operations.process import free_memory
 from server.settings import Settings
-from server.tools.doctor import Check, Finding, fail, ok, warn
-from server.tools.doctor_machine import GIB
+from server.tools.doctor.findings import Check, Finding, fail, ok, warn
+from server.tools.doctor.machine import GIB
 
 SUMS = "SHA256SUMS"
 STEPS = 4

@@ -23,8 +23,8 @@ from model.torch_model import TorchModel
 from model.torch_network.slots import TorchSlots
 from server.cli import app
 from server.settings import Settings
-from server.tools import doctor_machine, doctor_model
-from server.tools.doctor import Check, Finding, Verdict, document, examine, line, ok
+from server.tools.doctor import machine, models
+from server.tools.doctor.findings import Check, Finding, Verdict, document, examine, line, ok
 from tests.support.needs import need_ipv6
 from tests.support.networks.turn_model import write_turn_model
 
@@ -100,7 +100,7 @@ WRONG = {  # invalid settings, and the option and variable that the advice must 
 
 @pytest.mark.parametrize(("wrong", "named"), WRONG.values(), ids=WRONG)
 def test_the_advice_names_the_invalid_setting(wrong: dict[str, Any], named: str) -> None:
-    found = findings(doctor_machine.ports, doctor_machine.keys, **{"port": 0} | wrong)
+    found = findings(machine.ports, machine.keys, **{"port": 0} | wrong)
     [failed] = [one for one in found.values() if one.verdict is Verdict.FAIL]
     assert named in failed.advice
 
@@ -116,7 +116,7 @@ def test_the_advice_names_the_invalid_setting(wrong: dict[str, Any], named: str)
     ],
 )
 def test_a_model_that_cannot_be_loaded_fails(wrong: dict[str, Any], named: str) -> None:
-    failed = findings(doctor_model.models, **{"model": "gru"} | wrong)["models"]
+    failed = findings(models.models, **{"model": "gru"} | wrong)["models"]
     assert failed.verdict is Verdict.FAIL
     assert named in line(failed)
 
@@ -127,7 +127,7 @@ def test_a_port_in_use_fails_and_the_wildcard_address_covers_ipv4(taken_on: str)
     family = socket.AF_INET6 if ":" in taken_on else socket.AF_INET
     with socket.create_server((taken_on, 0), family=family) as taken:
         port = taken.getsockname()[1]
-        finding = findings(doctor_machine.ports, host="[::]", port=port)["ports"]
+        finding = findings(machine.ports, host="[::]", port=port)["ports"]
     assert finding.verdict is Verdict.FAIL
     assert finding.found.startswith(f"[::]:{port}:")
     assert "--port" in finding.advice
@@ -139,14 +139,14 @@ def test_a_server_without_keys_on_a_public_address_gives_a_warning() -> None:
         ({"host": "0.0.0.0"}, Verdict.WARN),
         ({"host": "0.0.0.0", "api_keys": ["k"]}, Verdict.OK),
     ):
-        found = findings(doctor_machine.keys, **settings)
+        found = findings(machine.keys, **settings)
         assert found["keys"].verdict is verdict
         assert "closed" in found["admin"].found
 
 
 def test_too_low_a_limit_of_open_files_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
-    finding = findings(doctor_machine.files, max_streams=512)["open files"]
+    finding = findings(machine.files, max_streams=512)["open files"]
     assert (finding.verdict, "1024 needed" in finding.found) == (Verdict.FAIL, True)
 
 
@@ -163,21 +163,21 @@ def of_model(**settings: Any) -> dict[str, Finding]:
     """Return the findings on the GRU network alone."""
     chosen = Settings(**{"model": "tutti-gru", "precision": "int8"} | settings)
     served = load_own(chosen.model, device="cpu", precision=chosen.precision, threads=1)
-    return {finding.name: finding for finding in doctor_model.of_model(chosen, served)}
+    return {finding.name: finding for finding in models.of_model(chosen, served)}
 
 
 def test_weights_that_do_not_stay_in_the_caches_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     for middle_ns, verdict in ((20.0, Verdict.OK), (140.0, Verdict.WARN)):
         rounds_ns = [15.0, middle_ns, 400.0]
-        monkeypatch.setattr(doctor_model, "read_ns", lambda _, rounds_ns=rounds_ns: rounds_ns)
-        finding = doctor_model._caches(2**20)
+        monkeypatch.setattr(models, "read_ns", lambda _, rounds_ns=rounds_ns: rounds_ns)
+        finding = models._caches(2**20)
         assert finding.verdict is verdict
         assert f"{middle_ns:.0f} ns per read" in finding.found
 
 
 def test_an_unsupported_precision_fails_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "multiplies_bf16", lambda: False)
-    finding = findings(doctor_model.models, model="tutti-gru", precision="bf16")["models"]
+    finding = findings(models.models, model="tutti-gru", precision="bf16")["models"]
     assert "precision bf16 needs a processor with" in finding.found
     assert finding.advice == "use --precision int8, fp32 or auto"
 
@@ -197,9 +197,9 @@ def test_an_unsupported_precision_fails_with_advice(monkeypatch: pytest.MonkeyPa
 def test_precision_names_the_instructions_and_warns_of_slow_ones(  # noqa: PLR0917
     monkeypatch: pytest.MonkeyPatch, way: str, asked: str, precision: str, verdict: Verdict, advice: str
 ) -> None:
-    monkeypatch.setattr(doctor_model, "instruction_set", lambda: way)
+    monkeypatch.setattr(models, "instruction_set", lambda: way)
     facts = ModelFacts.own(ModelConfig(), precision=precision)
-    finding = doctor_model._precision(Settings(precision=asked), facts)
+    finding = models._precision(Settings(precision=asked), facts)
     assert (finding.verdict, finding.found) == (verdict, f"{precision} on cpu, {way} instructions")
     assert advice in finding.advice
 
@@ -212,7 +212,7 @@ def test_arithmetic_that_differs_from_that_of_other_processors_fails(monkeypatch
     assert texts not in of_model(finals="accurate", lm="off")
     same = of_model(finals="accurate")
     assert {same[name].verdict for name in ("arithmetic", texts)} == {Verdict.OK}
-    monkeypatch.setattr(doctor_model, "committed_digest", lambda _: "0" * 64)
+    monkeypatch.setattr(models, "committed_digest", lambda _: "0" * 64)
     other = of_model(finals="accurate")
     assert {other[name].verdict for name in ("arithmetic", texts)} == {Verdict.FAIL}
     assert "fp32" in other["arithmetic"].advice
@@ -227,8 +227,8 @@ def test_arithmetic_is_checked_only_for_shipped_models(tmp_path: Path) -> None:
 
 
 def test_damaged_weights_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sums = (checkpoint.WEIGHTS / doctor_model.SUMS).read_text()
-    (tmp_path / doctor_model.SUMS).write_text(sums)
+    sums = (checkpoint.WEIGHTS / models.SUMS).read_text()
+    (tmp_path / models.SUMS).write_text(sums)
     names = {row.split()[1] for row in sums.splitlines()}
     kinds = (".safetensors", ".json", ".gz", ".onnx")
     assert names == {path.name for path in checkpoint.WEIGHTS.iterdir() if path.suffix in kinds}
@@ -236,7 +236,7 @@ def test_damaged_weights_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         (tmp_path / name).symlink_to(checkpoint.WEIGHTS / name)
     (tmp_path / "tutti-gru.json").write_text("{}")
     monkeypatch.setattr(checkpoint, "WEIGHTS", tmp_path)
-    finding = findings(doctor_model.weights)["weights"]
+    finding = findings(models.weights)["weights"]
     assert (finding.verdict, finding.found) == (Verdict.FAIL, "damaged or missing: tutti-gru.json")
 
 
@@ -253,12 +253,12 @@ class BatchDependent(TorchModel):
 
 def test_batch_dependent_outputs_give_a_warning_with_advice_to_use_tiles() -> None:
     leaky = BatchDependent(TorchModel.random().network, "leaky", device="cpu", precision="fp32")
-    assert doctor_model.differing(leaky, None)
-    assert not doctor_model.differing(leaky, 16)
-    (finding,) = doctor_model._invariance(Settings(), leaky)
+    assert models.differing(leaky, None)
+    assert not models.differing(leaky, 16)
+    (finding,) = models._invariance(Settings(), leaky)
     assert (finding.verdict, "--reproducible" in finding.advice) == (Verdict.WARN, True)
 
 
 def test_a_turn_model_of_another_form_fails(tmp_path: Path) -> None:
     settings = {"model": "tutti-gru", "turn_model": write_turn_model(tmp_path / "other.onnx", bands=128)}
-    assert "128, 800" in findings(doctor_model.models, **settings)["models"].found
+    assert "128, 800" in findings(models.models, **settings)["models"].found

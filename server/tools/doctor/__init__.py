@@ -1,0 +1,1 @@
+"""`tutti doctor`: checks of the machine, of settings and of the models."""
