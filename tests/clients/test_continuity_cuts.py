@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -70,47 +71,36 @@ def some_moves(rng: random.Random, kinds: tuple[str, ...], most: int) -> list[An
     return moves_
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_cuts_in_long_scripts_give_the_messages_of_an_uncut_stream(mode: str) -> None:
-    chosen = MODES[mode]
+def played(keys: list[Any], kinds: tuple[str, ...] = MOVES, most: int = 120, rewind_s: float = 0.0) -> Iterator[Wire]:
+    """Play random scripts and check the messages; give each one's connections."""
     for seed in range(SCRIPTS):
         rng = random.Random(seed)
         shape = rng.choice([Shape(), Shape(), Shape(sample_bytes=1), Shape(channels=2, multichannel=True)])
-        wire = Wire(shape, lambda n, shape=shape: FakeRecognition(shape, chosen[n % len(chosen)]))
-        play(wire, some_moves(rng, MOVES, 120), some_moves(rng, MOVES[4:], 40))
+        wire = Wire(shape, lambda n, shape=shape: FakeRecognition(shape, keys[n % len(keys)]), rewind_s=rewind_s)
+        play(wire, some_moves(rng, kinds, most), some_moves(rng, MOVES[4:], 40))
         try:
             check(wire)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}") from error
+        yield wire
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cuts_in_long_scripts_give_the_messages_of_an_uncut_stream(mode: str) -> None:
+    for wire in played(MODES[mode]):
         assert wire.stream.lost_s == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_another_speaker_said_counts_as_on_one_connection(mode: str) -> None:
     """In scripts of less than 30 s, after which it would end: a replay without a ticket extends it."""
-    kinds = (*MOVES, "add_context", "add_context")
-    for seed in range(SCRIPTS):
-        rng = random.Random(seed)
-        shape = rng.choice([Shape(), Shape(channels=2, multichannel=True)])
-        wire = Wire(shape, lambda n, shape=shape: FakeRecognition(shape, MODES[mode][n % len(MODES[mode])]))
-        play(wire, some_moves(rng, kinds, 60), some_moves(rng, MOVES[4:], 40))
-        try:
-            check(wire)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}") from error
+    for wire in played(MODES[mode], (*MOVES, "add_context", "add_context"), 60):
+        assert wire.stream.lost_s == 0
 
 
 def test_a_rewind_after_cuts_reaches_as_far_back_as_on_one_connection() -> None:
-    for seed in range(SCRIPTS):
-        rng = random.Random(seed)
-        shape = rng.choice([Shape(), Shape(sample_bytes=1), Shape(channels=2, multichannel=True)])
-        wire = Wire(shape, lambda _, shape=shape: FakeRecognition(shape), rewind_s=REWIND_S)
-        play(wire, some_moves(rng, (*MOVES, "rewind", "say"), 120), some_moves(rng, MOVES[4:], 40))
-        try:
-            check(wire)
-            check_rewinds(wire)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}") from error
+    for wire in played([()], (*MOVES, "rewind", "say"), rewind_s=REWIND_S):
+        check_rewinds(wire)
         assert wire.stream.lost_s == 0
 
 
