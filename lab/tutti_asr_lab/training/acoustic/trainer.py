@@ -22,7 +22,7 @@ from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.lexicon import Lexicon
 from model.recordings import Utterance, read_pcm
-from model.torch_network.network import GRULayer, Network
+from model.torch_network.network import GRULayer, LogMel, Network
 from model.torch_network.precision import DTYPES
 from tutti_asr_lab.gpu.training import choose_recurrence
 from tutti_asr_lab.training.acoustic.augment import Augmenter, Samples
@@ -41,7 +41,7 @@ from tutti_asr_lab.training.acoustic.parallel.team import Team
 from tutti_asr_lab.training.acoustic.recipe import Recipe
 from tutti_asr_lab.training.lexicon.spoken import Pronunciations
 
-FEATURE_SAMPLES = 300  # recordings for the statistics of the features
+FEATURE_RECORDINGS = 300  # recordings for the statistics of the features
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,24 +158,8 @@ class Trainer:
         self.team = self.team.measured(4 * sum(self.sizes))
 
     def fit_features(self) -> None:
-        """Set the features' mean and scale from augmented training audio.
-
-        Source: Deep Speech 2, section 7.2 (normalization by statistics of the training set).
-        """
-        rng = draws(self.recipe.seed, Purpose.FEATURES)
-        features = self.network.features
-        energies: list[Tensor] = []
-        for number, index in enumerate(rng.permutation(len(self.corpus))[:FEATURE_SAMPLES].tolist(), 1):
-            samples = self.corpus.samples(index)
-            if samples > 2 * features.length:
-                item = timed((index,), self.recipe.augmentation, rng)
-                pcm = self.batches.make([item], (0, number), Purpose.FEATURES).pcm[:, :samples]
-                energies.append(features.log_mel(pcm.to(self.device, torch.float32) / 32768).flatten(0, 1))
-        if not energies:
-            raise TrainingError("no training recording is longer than two windows")
-        frames = torch.cat(energies)  # (T, F)
-        features.mean.copy_(frames.mean(0))
-        features.scale.copy_(1 / frames.std(0))
+        """Set the features' mean and scale. Raises: TrainingError."""
+        fit(self.network.features, self.corpus, self.batches, self.recipe)
         self.average.begin(self.network)
 
     def start_from(self, network: Network) -> None:
@@ -371,3 +355,23 @@ def make_augmenter(recipe: Recipe, noise: Sequence[Utterance], sample_rate: int)
         samples = read_pcm(recording.audio, sample_rate).astype(np.float32) / np.float32(32768)
         (rooms if "rir" in recording.audio.stem.lower() else noises).append(samples)
     return Augmenter(recipe.augmentation, noises, rooms, sample_rate)
+
+
+def fit(features: LogMel, corpus: Corpus, batches: BatchMaker, recipe: Recipe) -> None:
+    """Set the mean and scale of features from augmented recordings. Raises: TrainingError if all are too short.
+
+    Source: Deep Speech 2, section 7.2 (normalization by statistics of the training set).
+    """
+    rng = draws(recipe.seed, Purpose.FEATURES)
+    energies: list[Tensor] = []
+    for number, index in enumerate(rng.permutation(len(corpus))[:FEATURE_RECORDINGS].tolist(), 1):
+        samples = corpus.samples(index)
+        if samples > 2 * features.length:
+            item = timed((index,), recipe.augmentation, rng)
+            pcm = batches.make([item], (0, number), Purpose.FEATURES).pcm[:, :samples]
+            energies.append(features.log_mel(pcm.to(features.mean.device, torch.float32) / 32768).flatten(0, 1))
+    if not energies:
+        raise TrainingError("no training recording is longer than two windows")
+    frames = torch.cat(energies)  # (T, F)
+    features.mean.copy_(frames.mean(0))
+    features.scale.copy_(1 / frames.std(0))

@@ -29,7 +29,7 @@ from tutti_asr_lab.training.acoustic.augment import mask
 from tutti_asr_lab.training.acoustic.data.batches import Batch, BatchMaker
 from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.acoustic.data.draws import Purpose, draws
-from tutti_asr_lab.training.acoustic.data.epoch import MicroBatch, epoch_updates, timed
+from tutti_asr_lab.training.acoustic.data.epoch import MicroBatch, epoch_updates
 from tutti_asr_lab.training.acoustic.data.transcripts import spelled
 from tutti_asr_lab.training.acoustic.losses.ctc import ctc_loss
 from tutti_asr_lab.training.acoustic.losses.denominator import Denominator
@@ -37,12 +37,11 @@ from tutti_asr_lab.training.acoustic.losses.label_model import label_graph
 from tutti_asr_lab.training.acoustic.optimizer.optimizers import Schedule
 from tutti_asr_lab.training.acoustic.recipe import Recipe, recipe_of, section
 from tutti_asr_lab.training.acoustic.snapshots import Snapshots, exclusive, state_of
-from tutti_asr_lab.training.acoustic.trainer import make_augmenter
+from tutti_asr_lab.training.acoustic.trainer import fit, make_augmenter
 from tutti_asr_lab.training.attention.hama import SHA256, WHEEL, initialize, read_wheel
 from tutti_asr_lab.training.attention.network import AttentionNetwork
 from tutti_asr_lab.training.lexicon.spoken import Pronunciations
 
-FEATURE_RECORDINGS = 300
 CHUNKS = ((12, 0.15), (16, 0.15), (20, 0.2), (32, 0.2), (64, 0.1), (0, 0.2))  # frames, share of the batches; 0: all
 REPORT_UPDATES, SNAPSHOT_UPDATES = 20, 100
 
@@ -105,19 +104,6 @@ class Run:
         )
         self.schedule = Schedule(recipe.updates, recipe.warmup, recipe.decay)
         self.done, self.audio_s = 0, 0.0
-
-    def fit_features(self) -> None:
-        """Set the features' mean and scale from augmented recordings."""
-        rng = draws(self.recipe.seed, Purpose.FEATURES)
-        features = self.network.features
-        energies: list[Tensor] = []
-        for number, index in enumerate(rng.permutation(len(self.corpus))[:FEATURE_RECORDINGS].tolist(), 1):
-            item = timed((index,), self.recipe.augmentation, rng)
-            pcm = self.batches.make([item], (0, number), Purpose.FEATURES).pcm[:, : self.corpus.samples(index)]
-            energies.append(features.log_mel(pcm.to(torch.float32) / 32768).flatten(0, 1))
-        frames = torch.cat(energies)  # (T, F)
-        features.mean.copy_(frames.mean(0))
-        features.scale.copy_(1 / frames.std(0))
 
     def jobs(self) -> Iterator[tuple[int, list[tuple[tuple[int, int], MicroBatch]]]]:
         """Number of each further update, and the keys and recordings of its batches."""
@@ -219,7 +205,7 @@ def train(options: argparse.Namespace) -> None:
             run.network.load_state_dict(torch.load(options.init, weights_only=True))
             run.average.load_state_dict(run.network.state_dict())
         else:
-            run.fit_features()
+            fit(run.network.features, run.corpus, run.batches, run.recipe)
             initialize(run.network, *read_wheel(options.hama))
             run.average.load_state_dict(run.network.state_dict())
             torch.save(run.network.state_dict(), options.out / "start.pt")

@@ -15,6 +15,7 @@ from tests.support.needs import need_programs
 from tests.support.networks.attention_networks import SIZES, random_network
 from tests.support.training.tones import RATE, recipe, write_tones
 from tutti_asr_lab.training.acoustic.data.corpus import Corpus
+from tutti_asr_lab.training.acoustic.trainer import fit
 from tutti_asr_lab.training.attention.network import seen
 from tutti_asr_lab.training.attention.train import FineTuning, Run
 
@@ -34,7 +35,7 @@ def run_of(corpus, **changes):
     )
     config = AttentionConfig(sample_rate=RATE, mel_high_hz=RATE / 2 - 400, **SIZES)
     run = Run(config, FineTuning(chosen, head_factor=1.0), corpus, [], ())
-    run.fit_features()
+    fit(run.network.features, corpus, run.batches, chosen)
     run.average.load_state_dict(run.network.state_dict())
     return run
 
