@@ -44,18 +44,14 @@ def outputs_of(model: AcousticModel, utterances: Sequence[Utterance]) -> list[Re
     ]
 
 
-def text_of(decoder: Decoder, item: RecordingOutput) -> str:
-    """Decode one whole recording."""
-    state = decoder.start(0)
-    decoder.advance([state], item.log_probs[None])
-    return joined(word.text for word in decoder.take(state))
-
-
 def decode(decoder: Decoder, outputs: Sequence[RecordingOutput], executor: Executor) -> dict[str, Score]:
     """Scores of a decoder by source. Threads run in parallel, because compiled decoding releases the GIL."""
 
     def row(item: RecordingOutput) -> tuple[str, str, str]:
-        return item.utterance.source, item.utterance.text, text_of(decoder, item)
+        state = decoder.start(0)
+        decoder.advance([state], item.log_probs[None])  # (1, T, V)
+        text = joined(word.text for word in decoder.take(state))
+        return item.utterance.source, item.utterance.text, text
 
     longest_first = sorted(outputs, key=lambda item: -len(item.log_probs))
     return by_source(executor.map(row, longest_first))

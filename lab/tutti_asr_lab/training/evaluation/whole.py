@@ -1,8 +1,4 @@
-"""Outputs of a torch network for whole recordings, and the scores of a decoder on them, without a server.
-
-The server splits the text into segments at pauses, so results of `tutti evaluate` may differ by a few words per
-thousand.
-"""
+"""Outputs of a torch network for whole recordings, without a server."""
 
 from __future__ import annotations
 
@@ -13,10 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.config import TAIL_FRAMES
-from model.ctc.interface import Decoder, LogProbs
-from model.ctc.words import joined
-from model.evaluation.scoring import Score, by_source
-from model.recordings import Utterance
+from model.ctc.interface import LogProbs
 from model.torch_network.network import Network
 
 ROWS = 48  # recordings per batch, sorted by length to reduce padding
@@ -46,15 +39,3 @@ def _batch(network: Network, recordings: Sequence[NDArray[np.int16]]) -> list[Lo
     log_probs, _ = network(pcm.to(device), network.fresh_state(len(recordings)))
     answers = log_probs[:, config.delay_frames :].cpu().numpy()  # (B, T, outputs)
     return [row[:count].copy() for row, count in zip(answers, frames, strict=True)]
-
-
-def score_decoder(decoder: Decoder, utterances: Sequence[Utterance], log_probs: Sequence[LogProbs]) -> dict[str, Score]:
-    """Scores of a decoder by source, from the outputs for these utterances."""
-    rows: list[tuple[str, str, str]] = []
-    for utterance, row in zip(utterances, log_probs, strict=True):
-        state = decoder.start(0)
-        decoder.advance([state], row[None])  # (1, T, V)
-        text = joined(word.text for word in decoder.take(state))
-        decoder.release(state)
-        rows.append((utterance.source, utterance.text, text))
-    return by_source(rows)

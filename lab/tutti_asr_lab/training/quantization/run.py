@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,8 @@ from model.torch_network.checkpoint import load_network
 from model.torch_network.network import Network
 from tutti_asr_lab.training.acoustic.augment import Augmentation, Augmenter, to_tensor
 from tutti_asr_lab.training.acoustic.data.transcripts import spelled
-from tutti_asr_lab.training.evaluation.whole import log_probs_of, score_decoder
+from tutti_asr_lab.training.evaluation.outputs import RecordingOutput, decode
+from tutti_asr_lab.training.evaluation.whole import log_probs_of
 from tutti_asr_lab.training.quantization.calibration import ROWS, in_rows
 from tutti_asr_lab.training.quantization.quantize import quantize
 from tutti_asr_lab.training.quantization.simulated import SimulatedNetwork
@@ -147,9 +149,9 @@ class Judge:
             return {}
         progress = partial(_report_progress, self._announce, name, len(self._held_out))
         log_probs = log_probs_of(network, self._recordings, progress)
-        return {
-            key: report(score_decoder(decoder, self._held_out, log_probs)) for key, decoder in self._decoders.items()
-        }
+        outputs = list(map(RecordingOutput, self._held_out, log_probs))
+        with ThreadPoolExecutor() as executor:
+            return {key: report(decode(each, outputs, executor)) for key, each in self._decoders.items()}
 
 
 def balanced(utterances: Sequence[Utterance], count: int, rng: np.random.Generator) -> list[Utterance]:
