@@ -33,8 +33,9 @@ SYMBOLS_PER_S = 6.5  # most of a text. Source: the network's authors, against te
 TEXT_ALIGNED = KEYS * LANES
 ROTATED = 32  # numbers of a head that a position turns
 ROTATION_BASE = 10_000.0
-_SPACE, _SPECIAL, _BYTE = "▁", b"<", b"<0x"  # in symbols, which are pieces of UTF-8 text
-_LONG = 128  # bytes of a symbol whose length takes two
+SPACE = "▁"
+_SPECIAL, _BYTE = b"<", b"<0x"  # beginnings of symbols
+_LONG = 128  # least size of a symbol that is written in two bytes
 
 Floats = NDArray[np.float32]
 
@@ -261,4 +262,4 @@ def text_of(numbers: Iterable[int], symbols: Sequence[bytes]) -> str:
             pieces.append(bytes([int(piece[3:5], 16)]))
         elif not (piece.startswith(_SPECIAL) and piece.endswith(b">") and len(piece) > 2):
             pieces.append(piece)
-    return b"".join(pieces).decode(errors="replace").replace(_SPACE, " ").strip()
+    return b"".join(pieces).decode(errors="replace").replace(SPACE, " ").strip()
