@@ -22,7 +22,7 @@ from loadtest.peers import bench, report
 from loadtest.peers.contestants import Contestant, chosen
 from loadtest.peers.findings import Findings, Probe
 from loadtest.program import EXIT_INTERRUPTED, EXIT_OK, RESULTS, ResultName, carry_out
-from loadtest.reports import environment, pages
+from loadtest.reports import environment, machine, pages
 from loadtest.served import ROOT
 
 PACKAGES = ("uvicorn", "torch", "sherpa-onnx", "onnx", "onnxruntime")
@@ -61,7 +61,7 @@ def main(
             except KeyboardInterrupt:  # earlier levels are in the list
                 code = EXIT_INTERRUPTED
         if probes:
-            place, versions = environment.describe(seed), environment.versions(PACKAGES)
+            place, versions = environment.describe(seed), machine.versions(PACKAGES)
             findings = Findings(command, objective_ms, seconds, stream_s, common, versions, place, tuple(probes))
             pages.show_written(findings, report.write(findings, folder, name))
         return code

@@ -8,8 +8,7 @@ import platform
 
 import msgspec
 
-from loadtest.reports.machine import commit, processor
-from loadtest.reports.machine import versions as versions  # noqa: PLC0414 - the benchmark of peers reads it here
+from loadtest.reports.machine import commit, processor, versions
 
 VERSIONS_OF = ("tutti-asr", "torch", "numpy", "numba", "uvicorn", "uvloop", "websockets", "pocketsphinx")
 
