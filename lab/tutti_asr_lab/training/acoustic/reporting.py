@@ -68,7 +68,7 @@ class Reporting:
             f"update {row['update']:.0f} validation loss {found.loss:.3f} greedy WER {figures['wer']:.3f} ({by_source})"
         )
         if _can_draw():
-            draw({self.out.stem: self.figures.rows}, self.out.with_suffix(".png"))
+            draw(self.figures.rows, self.out.with_suffix(".png"))
         self._row_at = time.monotonic()  # excludes the validation from the next row's speed
 
     def weights(self, network: Network) -> None:

@@ -46,14 +46,8 @@ def test_resuming_drops_later_rows_and_an_incomplete_one(tmp_path):
     assert figures.read(path) == [PROGRESS, SCORED]
 
 
-def test_every_validation_is_a_point_with_the_training_loss_before_it():
-    first, last = learning_curves.validations([PROGRESS, SCORED, LATER, LAST])
-    assert (first["heard_h"], first["loss"], first["validation_loss"]) == (1.5, 2.5, 2.0)
-    assert (last["heard_h"], last["loss"], last["validation_loss"]) == (3.0, 1.5, 1.0)
-    assert learning_curves.rates_of(last, "greedy_wer") == {"all": 0.7, "a": 0.6}
-
-
-def test_the_curves_of_runs_are_drawn(tmp_path):
+def test_the_curves_of_a_run_are_drawn(tmp_path):
+    assert learning_curves.rates_of(LAST, "greedy_wer") == {"all": 0.7, "a": 0.6}
     rows = figures.read(written(tmp_path / "run.csv", PROGRESS, SCORED, LATER, LAST))
-    learning_curves.draw({"small": rows, "other": rows}, tmp_path / "run.png")
+    learning_curves.draw(rows, tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes()[:4] == b"\x89PNG"
