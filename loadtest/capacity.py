@@ -202,7 +202,7 @@ def draw(results: Mapping[str, Result], vary: str, path: Path) -> None:
     with plot.picture(path, 1, 3, (16, 4.4)) as (left, middle, right):
         plot.percentiles(left, results, ("p98",))
         left.axhline(OBJECTIVE_MS, color="black", linewidth=0.8, linestyle=":")
-        plot.distributions(middle, {first: results[first]})
+        plot.distributions(middle, first, results[first])
         _batch_sizes(right, results[first].document.levels)
         right.set_title(f"batch sizes, {vary} {first}", fontsize="medium")
 

@@ -40,44 +40,28 @@ def picture(path: Path, rows: int, columns: int, size: tuple[float, float], **op
         plt.close(figure)
 
 
-def draw(results: Mapping[str, Result], path: Path) -> None:
-    """Plot percentiles and distributions of load tests by label."""
+def draw(label: str, result: Result, path: Path) -> None:
+    """Plot percentiles and distributions of a load test."""
     with picture(path, 1, 2, (11, 4.2)) as (left, right):
-        percentiles(left, results, PERCENTILES)
-        distributions(right, results)
+        percentiles(left, {label: result}, PERCENTILES)
+        distributions(right, label, result)
 
 
 def percentiles(axes: Axes, results: Mapping[str, Result], names: Sequence[str]) -> None:
     """Plot percentiles by streams, a line for each percentile and label."""
     for (label, result), style in zip(results.items(), LINE_STYLES * len(results), strict=False):
-        _percentiles(axes, label, result, style=style, names=names)
+        measured = [(level.streams, spread) for level in result.document.levels if (spread := level.chunk_latency_ms)]
+        for number, name in enumerate(names if measured else ()):
+            points = [(streams, getattr(spread, name)) for streams, spread in measured]
+            marks: dict[str, Any] = {"color": f"C{number}", "marker": "o", "markersize": 3}
+            axes.plot(*zip(*points, strict=True), style, label=f"{name} {label}".strip(), **marks)
     axes.set(xlabel="live streams", ylabel="chunk latency, ms", yscale="log")
 
 
-def distributions(axes: Axes, results: Mapping[str, Result]) -> None:
+def distributions(axes: Axes, label: str, result: Result) -> None:
     """Plot the cumulative distribution of each level."""
-    for (label, result), style in zip(results.items(), LINE_STYLES * len(results), strict=False):
-        _distributions(axes, label, result, style)
-    axes.set(xlabel="chunk latency, ms", ylabel="share of steps at or below", xscale="log", ylim=(0, 1))
-
-
-def _percentiles(axes: Axes, label: str, result: Result, *, style: str, names: Sequence[str]) -> None:
-    measured = [(level.streams, spread) for level in result.document.levels if (spread := level.chunk_latency_ms)]
-    for number, name in enumerate(names if measured else ()):
-        points = [(streams, getattr(spread, name)) for streams, spread in measured]
-        marks: dict[str, Any] = {
-            "color": f"C{number}",
-            "marker": "o",
-            "markersize": 3,
-            "label": f"{name} {label}".strip(),
-        }
-        axes.plot(*zip(*points, strict=True), style, **marks)
-
-
-def _distributions(axes: Axes, label: str, result: Result, style: str) -> None:
     for number, (level, cdf) in enumerate(zip(result.document.levels, result.cdfs, strict=True)):
         if cdf:
-            milliseconds, shares = zip(*cdf, strict=True)
-            axes.step(
-                milliseconds, shares, style, where="post", color=f"C{number}", label=f"{level.streams} {label}".strip()
-            )
+            named = f"{level.streams} {label}".strip()
+            axes.step(*zip(*cdf, strict=True), where="post", color=f"C{number}", label=named)
+    axes.set(xlabel="chunk latency, ms", ylabel="share of steps at or below", xscale="log", ylim=(0, 1))

@@ -67,7 +67,7 @@ def _run_and_report(settings: LoadSettings, console: Console, as_json: bool, plo
     result = measure(settings, progress=console.print)
     print_table(result.document, console)
     if plot_path is not None:
-        plot.draw({settings.policy_label: result}, plot_path)
+        plot.draw(settings.policy_label, result, plot_path)
     if as_json:
         typer.echo(result.document.encoded())
     if result.document.interrupted:
