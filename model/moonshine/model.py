@@ -19,9 +19,9 @@ from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS, PANEL_SUMS, packed_shorts
 from model.int8.product_table import PRODUCT_COLUMNS, product_row
 from model.int8.quantized import QuantizedProduct
-from model.int8.vectors import LANES, ROW
+from model.int8.vectors import ROW
 from model.moonshine import step
-from model.moonshine.kernels import KEYS, MASKED, ZERO_POINT
+from model.moonshine.kernels import MASKED, ZERO_POINT
 from model.moonshine.step import BLOCK, FIRST_STRIDE, FIRST_TAPS, HEAD, Plan, Sizes, Work
 
 SHIPPED = SHIPPED_WEIGHTS / "moonshine-tiny-en.safetensors"
@@ -30,7 +30,6 @@ SIZES = Sizes(width=288, heads=8, deep=36, inner=1152, encoders=6, decoders=6, s
 LONGEST_S = 30.0  # of a segment
 LEAST_SAMPLES = FIRST_TAPS + FIRST_STRIDE * (step.SECOND_TAPS - 1 + step.SECOND_STRIDE * (step.THIRD_TAPS - 1))
 SYMBOLS_PER_S = 6.5  # most of a text. Source: the network's authors, against texts that repeat themselves
-TEXT_ALIGNED = KEYS * LANES
 ROTATED = 32  # numbers of a head that a position turns
 ROTATION_BASE = 10_000.0
 SPACE = "▁"

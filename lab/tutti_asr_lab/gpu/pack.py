@@ -5,7 +5,6 @@ The constants are those of `gru_layout.h`; a kernel is compiled for one `Layout`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -144,15 +143,6 @@ def backward_layout_of(hidden: int) -> BackwardLayout:
     sizes = BackwardLayout(hidden, STEP, 0)
     room = (REGISTERS - OTHER_REGISTERS) // 4 - 4 * sizes.pairs - GATES  # in fragments: 4 registers each
     return BackwardLayout(hidden, STEP, min(sizes.fragments, room))
-
-
-def has_layout(hidden: int, layout: Callable[[int], object] = layout_of) -> bool:
-    """Return whether `layout` supports the size."""
-    try:
-        layout(hidden)
-    except ValueError:
-        return False
-    return True
 
 
 def _sources(layout: Layout) -> tuple[Tensor, Tensor]:
