@@ -12,6 +12,8 @@ from typing import Any, Literal
 import model
 from model.attention_config import OwnConfig
 from model.config import BEAMS
+from model.ctc.acknowledgements import SUFFIX as ACKNOWLEDGEMENTS_SUFFIX
+from model.ctc.acknowledgements import AcknowledgementNetwork, AcknowledgingDecoder
 from model.ctc.beam import BeamDecoder
 from model.ctc.greedy import GreedyDecoder
 from model.ctc.interface import Decoder
@@ -198,6 +200,19 @@ def rewind_of(decoder: Decoder) -> RewindDecoder | None:
     if isinstance(decoder, BeamDecoder):
         return BeamRewind(decoder)
     return TransducerRewind(decoder) if isinstance(decoder, TransducerDecoder) and decoder.supports_bias else None
+
+
+def acknowledging_of(facts: ModelFacts, decoder: Decoder) -> AcknowledgingDecoder | None:
+    """Return the decoder that marks acknowledgements by their sound, None for models without a network for it.
+
+    Raises: ModelError.
+    """
+    if facts.published or not isinstance(decoder, BeamDecoder) or decoder.phone_lexicon is None:
+        return None
+    path = SHIPPED_LM.with_name(facts.own_config.trained_name + ACKNOWLEDGEMENTS_SUFFIX)
+    if not path.exists():
+        return None
+    return AcknowledgingDecoder(decoder, AcknowledgementNetwork.load(path, decoder.phone_lexicon.phones))
 
 
 def accurate_of(

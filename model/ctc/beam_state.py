@@ -86,6 +86,40 @@ class SearchedState:
         return cast(int, self.first.revision)
 
 
+class SearchDecoder:
+    """Base of decoders around the words of a search: what they only pass on."""
+
+    def __init__(self, search: Any) -> None:
+        """`search`: a `Decoder`."""
+        self.search = search
+        self.frame_s: float = search.frame_s
+        self.supports_bias: bool = search.supports_bias
+
+    def set_bias(self, state: Any, bias: Bias) -> None:
+        """Replace the key terms from the next frame on."""
+        self.search.set_bias(state.first, bias)
+
+    def unspeakable(self, bias: Bias) -> tuple[str, ...]:
+        """Phrases that no symbols of the model express."""
+        return cast(tuple[str, ...], self.search.unspeakable(bias))
+
+    def word_log_prob(self, word: str) -> float:
+        """Natural log-probability of a word without context; minus infinity if the search does not know it."""
+        return cast(float, self.search.word_log_prob(word))
+
+    def release(self, state: Any) -> None:
+        """Free the memory of a state's search. Raises: ReleasedState."""
+        self.search.release(state.first)
+
+    def words(self, state: Any) -> tuple[Word, ...]:
+        """Words of the open segment; the last one may be unfinished."""
+        return cast(tuple[Word, ...], self.search.words(state.first))
+
+    def stable_words(self, state: Any) -> int:
+        """Number of leading `words` that can no longer change."""
+        return cast(int, self.search.stable_words(state.first))
+
+
 def new_state(beams: int, bias: Bias, terms: TermAutomaton) -> BeamState:
     """Return a state with zeroed memory for a search of this width; compiled code initializes it."""
     block = np.zeros(block_bytes(beams), np.uint8)

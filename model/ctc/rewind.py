@@ -13,12 +13,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
 from model.ctc.beam import BeamDecoder
-from model.ctc.beam_state import BeamState, SearchedState
+from model.ctc.beam_state import BeamState, SearchDecoder, SearchedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import LogProbs, digest_of
 from model.ctc.kept_frames import FrameKeeper, KeptFrames
@@ -103,15 +103,12 @@ class Rewound:
     before: tuple[Word, ...]
 
 
-class RewindDecoder(ABC):
+class RewindDecoder(SearchDecoder, ABC):
     """A `Decoder` with the words of its search; key terms can be found in taken text later."""
-
-    supports_bias = True
 
     def __init__(self, search: Any, context: int) -> None:
         """`search`: a `Decoder`; `context`: number of words before a text that its decoding depends on."""
-        self.search = search
-        self.frame_s: float = search.frame_s
+        super().__init__(search)
         self._kept = round(KEPT_S / self.frame_s)
         self._context = context
 
@@ -139,34 +136,10 @@ class RewindDecoder(ABC):
         `before` are the words before that frame.
         """
 
-    def set_bias(self, state: RewindState, bias: Bias) -> None:
-        """Replace the key terms from the next frame on."""
-        self.search.set_bias(state.first, bias)
-
-    def unspeakable(self, bias: Bias) -> tuple[str, ...]:
-        """Phrases that no symbols of the model express."""
-        return cast(tuple[str, ...], self.search.unspeakable(bias))
-
-    def word_log_prob(self, word: str) -> float:
-        """Natural log-probability of a word without context; minus infinity if the search does not know it."""
-        return cast(float, self.search.word_log_prob(word))
-
-    def release(self, state: RewindState) -> None:
-        """Free the memory of a state's search; taken text is kept. Raises: ReleasedState."""
-        self.search.release(state.first)
-
     def copy(self, state: RewindState) -> RewindState:
         """Return an independent copy of a state. Raises: ReleasedState."""
         kept, taken = state.kept.since(state.kept.begin), deque(state.taken)
         return replace(state, first=self.search.copy(state.first), kept=kept, taken=taken)
-
-    def words(self, state: RewindState) -> tuple[Word, ...]:
-        """Words of the open segment; the last one may be unfinished."""
-        return cast(tuple[Word, ...], self.search.words(state.first))
-
-    def stable_words(self, state: RewindState) -> int:
-        """Number of leading `words` that can no longer change."""
-        return cast(int, self.search.stable_words(state.first))
 
     def take(self, state: RewindState, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment."""

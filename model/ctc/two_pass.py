@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from model.ctc.beam import BeamDecoder
-from model.ctc.beam_state import SearchedState
+from model.ctc.beam_state import SearchDecoder, SearchedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.combination import Transcriber, combined
 from model.ctc.interface import PCM, FrameAudio, LogProbs, SecondPass, digest_of
@@ -77,7 +77,7 @@ class OpenText:
     audio: FrameAudio | None
 
 
-class TwoPassDecoder:
+class TwoPassDecoder(SearchDecoder):
     """A `Decoder` that returns the words of the first pass and can run a second pass over the open text."""
 
     def __init__(
@@ -95,8 +95,8 @@ class TwoPassDecoder:
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
+        super().__init__(first)
         self.first, self.second = first, second
-        self.frame_s, self.supports_bias = first.frame_s, first.supports_bias
         self._keeper = keeper_of(first)
         self._kept = round(KEPT_S / self.frame_s)
         self._lead = round(LEAD_S / self.frame_s)
@@ -144,18 +144,6 @@ class TwoPassDecoder:
         """Return a new state that ignores the first `skip_frames` frames."""
         return TwoPassState(self.first.start(skip_frames, bias))
 
-    def set_bias(self, state: TwoPassState, bias: Bias) -> None:
-        """Replace the key terms from the next frame on; words that are not stable yet are rescored with them."""
-        self.first.set_bias(state.first, bias)
-
-    def unspeakable(self, bias: Bias) -> tuple[str, ...]:
-        """Phrases that no symbols of the model express."""
-        return self.first.unspeakable(bias)
-
-    def word_log_prob(self, word: str) -> float:
-        """Natural log-probability of a word in the first pass's language model; minus infinity without one."""
-        return self.first.word_log_prob(word)
-
     def release(self, state: TwoPassState) -> None:
         """Free a state's memory now. Raises: ReleasedState."""
         self.first.release(state.first)
@@ -170,14 +158,6 @@ class TwoPassDecoder:
         self._keeper.keep(new, log_probs)
         for state in states:
             self._forget(state)
-
-    def words(self, state: TwoPassState) -> tuple[Word, ...]:
-        """Words of the open segment by the first pass; the last one may be unfinished."""
-        return self.first.words(state.first)
-
-    def stable_words(self, state: TwoPassState) -> int:
-        """Number of leading `words` that can no longer change."""
-        return self.first.stable_words(state.first)
 
     def agreement(self, state: TwoPassState) -> list[float]:
         """Share of the first pass's weight, 0 to 1, that agrees on all words up to each of `words`."""

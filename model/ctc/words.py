@@ -32,7 +32,7 @@ class Word:
 
     `language`: the tag that a model of several languages wrote after it; empty if there is none. `speaker`: None if
     speakers are not distinguished. `written`: the word with its capitals and the mark after it, where a network wrote a
-    text; empty elsewhere.
+    text; empty elsewhere. `acknowledges`: by its sound, whatever the text is, it only acknowledges.
     """
 
     text: str
@@ -42,6 +42,7 @@ class Word:
     language: str = ""
     speaker: Speaker | None = None
     written: str = ""
+    acknowledges: bool = False
 
 
 def joined(texts: Iterable[str]) -> str:

@@ -63,6 +63,7 @@ class ModelService:
     accurate: Decoder | None  # for streams that ask for accurate finals; None: not available
     accurate_grammars: Mapping[str, Decoder]
     rewind: Decoder | None  # for streams whose finals can be decoded again; None: not available
+    acknowledging: Decoder | None  # for streams of turns; None: acknowledgements are known by their text alone
     finals: Finals  # of streams that do not ask
     recognizer: Recognizer
     metrics: ModelMetrics
@@ -137,6 +138,8 @@ class ModelService:
             chosen = self.grammars[options.grammar]
         else:
             chosen = self.rewind if options.rewind_s else self.decoder
+            if options.marks_acknowledgements and self.acknowledging is not None:
+                chosen = self.acknowledging
         assert chosen is not None, "checked"
         return chosen
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pydantic import SecretStr
 
 from batching.thread.step_token import StepToken
-from model.decoder import rewind_of
+from model.decoder import acknowledging_of, rewind_of
 from model.description import ModelDescription
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
@@ -100,6 +100,7 @@ class ServiceBuilder:
             model.accurate,
             model.accurate_grammars,
             rewind_of(model.decoder),
+            acknowledging_of(model.facts, model.decoder),
             self._settings.finals,
             recognizer,
             metrics,

@@ -75,6 +75,7 @@ class SessionOptions:
     fork_after_s: float | None = None  # silence after which the words of a turn are needed; one channel only
     rest: bool | None = None  # whether steps of long silence may be left out; None: as the operator chose
     forks: bool = False  # these words are those of a fork
+    marks_acknowledgements: bool = False  # by their sound, if the model can
     speakers: SpeakerRules | None = None  # None: speakers are not distinguished
 
     @property

@@ -29,6 +29,7 @@ UPDATE_S = 0.24  # three steps of 80 ms, one of 240. Source of 0.25: Deepgram's 
 UPDATED_WORDS_PER_S = 400  # an update repeats the whole turn: with more words than this allows, updates are rarer
 WORDLESS_S = 2.0  # time from the start of voice after which a turn without a word ends
 MAX_WORDS = 2_000  # words of a turn: every update repeats all of them
+HELD_S = 0.8  # of words that may be found to acknowledge by their sound once they are over
 MIN_FORK_S = 0.1  # silence before a fork: a shorter pause may be inside a word
 
 
@@ -125,16 +126,19 @@ class _Fork:
 class Turns:
     """Turn machine of one stream. Call `update_silence`, `advance` and `fork` with the recognition events, in order."""
 
-    def __init__(self, rules: TurnRules, *, delay_s: float = 0.0, numbers: NumberLanguage | None = None) -> None:
+    def __init__(
+        self, rules: TurnRules, *, delay_s: float = 0.0, numbers: NumberLanguage | None = None, marks: bool = False
+    ) -> None:
         """`delay_s`: audio after a word that the model has already received when it outputs the word.
 
-        `numbers`: language whose unfinished numbers delay the end; None: none do.
+        `numbers`: language whose unfinished numbers delay the end; None: none do. `marks`: whether the decoder marks
+        acknowledgements by their sound, which it does once their segment is over.
         """
         self.rules = rules  # may be replaced at any time
         self.answer: float | None = None  # of the turn model, about the present silence
         self.state = TurnState.NONE
         self.differing = 0  # words of ended turns that the stream itself recognized differently
-        self._delay_s, self._numbers = delay_s, numbers
+        self._delay_s, self._numbers, self._marks = delay_s, numbers, marks
         self._index = 0
         self._closed: list[Word] = []  # words of the turn that can no longer change
         self._eager: tuple[str, ...] = ()  # texts of the last early end
@@ -248,9 +252,17 @@ class Turns:
         if self.state is TurnState.NONE:
             self.state, self._start_s = TurnState.HELD, min(words[0].start_s, until_s)
         if self.state is TurnState.HELD:
-            held = self.rules.holds_backchannel and (not words or may_acknowledge(_texts(words)))
+            held = self.rules.holds_backchannel and (self._is_unsure(words) or may_acknowledge(words))
             return [] if held else [self._start(until_s, words)]
         return self._resumed(until_s, words) if _texts(words) != self._eager else []
+
+    def _is_unsure(self, words: tuple[Word, ...]) -> bool:
+        """Whether there are no words, or few open ones whose sound may turn out to be that of an acknowledgement."""
+        if not words:
+            return True
+        fork = self._fork
+        is_over = len(words) == len(self._closed) or (fork is not None and words is fork.words)
+        return self._marks and not is_over and words[-1].end_s - words[0].start_s <= HELD_S
 
     def _start(self, until_s: float, words: tuple[Word, ...]) -> TurnEvent:
         self.state = TurnState.SPEAKING
@@ -317,7 +329,7 @@ class Turns:
     def _end(self, until_s: float, words: tuple[Word, ...], trigger: Trigger) -> list[TurnEvent]:
         """End the turn; one that is held only starts, and ends, if it has words that do not only acknowledge."""
         events: list[TurnEvent] = []
-        if self.state is TurnState.HELD and words and not only_acknowledges(_texts(words)):
+        if self.state is TurnState.HELD and words and not only_acknowledges(words):
             events.append(self._start(until_s, words))
         if self.state is not TurnState.HELD:
             events.append(self._event(TurnKind.END, until_s, words, trigger))

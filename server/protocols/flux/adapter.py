@@ -82,11 +82,12 @@ class FluxAdapter:
         languages: tuple[str, ...] = ("en",),
         prompts: Prompts | None = None,
         audio_warnings: Callable[[], Sequence[str]] = tuple,
+        marks: bool = False,
     ) -> None:
         """`languages` are the model's; English is formatted with the English tagger. `delay_s`: as in `Turns`.
         `prompts`: languages that the model lets a stream choose.
 
-        `audio_warnings`: those of `LiveDecoder`, read at the end.
+        `audio_warnings`: those of `LiveDecoder`, read at the end. `marks`: as in `Turns`.
         """
         english = is_english(languages)
         self._languages = UNSET if english and not request.multilingual else list(request.hints[:1] or languages[:1])
@@ -100,7 +101,7 @@ class FluxAdapter:
         if prompts is None:
             self._fixed["language_hints"] = list(request.hints)
         numbers = None if request.options.wait_in_numbers is False else number_language(languages)
-        self._turns = Turns(request.rules, delay_s=delay_s, numbers=numbers)
+        self._turns = Turns(request.rules, delay_s=delay_s, numbers=numbers, marks=marks)
         self._rules = request.rules  # of audio that comes now
         self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
         self._phrases = request.phrases
@@ -240,7 +241,7 @@ class FluxAdapter:
             UNSET if turn.trigger is None else turn.trigger.value,
             languages_of(turn.words) or self._languages or UNSET,
             self._hinted,
-            only_acknowledges([word.text for word in turn.words]) or UNSET,
+            only_acknowledges(turn.words) or UNSET,
         )
         # Every frame has a sequence number, so none may be dropped from the outbox as an obsolete interim is.
         ended = turn.kind is TurnKind.END

@@ -48,6 +48,7 @@ async def admit_turns(replica: Replica, socket: WebSocket, request_id: str) -> A
             prompts=model.facts.prompts,
             delay_s=delay_s,
             audio_warnings=lambda: decoder.warnings,
+            marks=model.decoder_for(request) is model.acknowledging,
         ),
         replica.connection_context(keep_alive=False),
         protocol="flux",

@@ -273,6 +273,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
         redact=redaction(given),
         fork_after_s=rules.fork_after_s,
         forks=True,
+        marks_acknowledgements=True,
         rest=boolean("rest", query["rest"]) if "rest" in query else None,
         wait_in_numbers=boolean(WAIT, query[WAIT]) if WAIT in query else None,
     )

@@ -159,8 +159,12 @@ def _moved(words: Sequence[Word], base_s: float, after_s: float) -> tuple[Word, 
     for word in words:
         begin_s = max(base_s + word.start_s, after_s)
         after_s = max(base_s + word.end_s, begin_s + min(SHORTEST_S, word.end_s - word.start_s))
-        found.append(Word(word.text, begin_s, after_s, word.confidence, word.language, None, word.written))
+        found.append(_between(word, begin_s, after_s))
     return tuple(found)
+
+
+def _between(word: Word, begin_s: float, end_s: float) -> Word:
+    return Word(word.text, begin_s, end_s, word.confidence, word.language, None, word.written, word.acknowledges)
 
 
 def _fitting(words: Sequence[Word], end_s: float) -> int:
@@ -182,6 +186,6 @@ def _ended(words: tuple[Word, ...], start_s: float, end_s: float) -> tuple[Word,
     for word in reversed(rest):
         least_s = min(SHORTEST_S, word.end_s - word.start_s, longest_s)
         begin_s = max(min(word.start_s, end_s - least_s), after_s)
-        ended.append(Word(word.text, begin_s, end_s, word.confidence, word.language, None, word.written))
+        ended.append(_between(word, begin_s, end_s))
         end_s = begin_s
     return (*words[:inside], *reversed(ended))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
 from server.recognition.segments.endpointing import NOISY_S
 from server.recognition.turns import (
+    HELD_S,
     MAX_WORDS,
     UPDATE_S,
     UPDATED_WORDS_PER_S,
@@ -104,7 +106,7 @@ def test_events_follow_the_state_machine(rules: TurnRules, delay_s: float, data:
     events = run(rules, data.draw(FORKED if delay_s else STEPS), delay_s, numbers)
     check_rules(events)
     if rules.holds_backchannel:
-        assert not [event for event in events if event.kind is TurnKind.START and only_acknowledges(texts(event))]
+        assert not [event for event in events if event.kind is TurnKind.START and only_acknowledges(event.words)]
     assert all(
         after.kind is TurnKind.START or after.end_s - before.end_s < UPDATE_S + STEP_S + 1e-6
         for before, after in pairwise(events)
@@ -234,6 +236,36 @@ def test_a_held_turn_starts_with_all_its_words_once_another_follows() -> None:
 
 def test_a_held_turn_whose_words_could_have_become_an_acknowledgement_starts_as_it_ends() -> None:
     assert kinds(quiet_after(Turns(HOLDS), [Word("uh", 0.5, 0.8, 0.9)], 2.0)) == ["START", "END"]
+
+
+def forked(turns: Turns, end_s: float, *words: Word) -> list[TurnEvent]:
+    """Events of a fork that finds these words of which the stream has the texts, unmarked, by then."""
+    return turns.fork(end_s, ForkWords(words, (), end_s + DELAY_S))
+
+
+def test_a_fork_does_not_end_a_turn_in_which_speech_has_resumed_since() -> None:
+    turns, word = Turns(TurnRules(), delay_s=DELAY_S), Word("so", 0.5, 0.7, 0.9)
+    assert turns.update_silence(1.0, 0.3) == []
+    assert kinds(turns.fork(1.0, ForkWords((word,), (word,), 2.0))) == ["START"]
+    assert turns.update_silence(1.1, 0.0) == []
+    assert turns.update_silence(1.9, 0.7) == []
+    assert "END" not in kinds(turns.advance(1.9, [], [word])), "what was said meanwhile is not known yet"
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_held_turn_of_a_few_words_waits_until_its_sound_is_known(*, marked: bool) -> None:
+    turns, word = Turns(HOLDS, marks=True), Word("but", 0.5, 0.8, 0.9)
+    assert turns.advance(0.9, [], [word]) == []
+    found = forked(turns, 1.1, replace(word, acknowledges=marked))
+    assert kinds(found) == ([] if marked else ["START"])
+    rest = turns.advance(2.0, [replace(word, acknowledges=marked)], end=Trigger.MANUAL)
+    assert kinds(rest) == ([] if marked else ["END"])
+
+
+def test_a_held_turn_starts_while_it_is_spoken_once_it_is_longer_than_an_acknowledgement() -> None:
+    turns, first = Turns(HOLDS, marks=True), Word("but", 0.5, 0.8, 0.9)
+    assert turns.advance(1.0, [], [first]) == []
+    assert kinds(turns.advance(1.5, [], [first, Word("then", 0.9, 0.5 + HELD_S + 0.01, 0.9)])) == ["START"]
 
 
 def test_a_held_turn_starts_when_turns_are_no_longer_held() -> None:
