@@ -111,6 +111,12 @@ def ogg_parts() -> tuple[bytes, ...]:
     return tuple(pages)
 
 
+@pytest.mark.parametrize("cut", [0, 500, PACKET + 1])
+def test_the_last_page_of_ogg_says_where_the_audio_ends(cut: int) -> None:
+    last = ogg_page(list(packets()[95:100]), 100 * PACKET - cut, 21, 4)
+    assert len(decoded(sniffed(), [*ogg_parts()[:-1], last])) == 100 * PACKET - cut - PRE_SKIP
+
+
 def cluster(time_ms: int) -> bytes:
     return element(0x1F43B675, b"", (1 << 56) - 1) + element(0xE7, struct.pack(">I", time_ms))
 

@@ -82,6 +82,19 @@ def test_no_pong_follows_the_close_frame_of_the_server() -> None:
         assert [each.opcode for each in bench.answers()] == [Opcode.CLOSE]
 
 
+def test_messages_after_the_close_frame_of_the_server_are_not_delivered() -> None:
+    with Bench() as bench:
+        bench.attach()
+        bench.client.send_text(b"before")
+        bench.hand_over()
+        bench.websocket.close(1012, "restart")
+        for late in (bench.client.send_binary, bench.client.send_text):
+            late(b"x" * 200)
+            bench.hand_over()
+        bench.websocket.data_received(Frame(Opcode.BINARY, b"whole").serialize(mask=True))
+        assert bench.receiver.messages == ["before"]
+
+
 @pytest.mark.parametrize("size", [0, 1])
 def test_a_message_of_tiny_fragments_is_joined_on_arrival(size: int) -> None:
     """A list of fragments would take fifty times their size, and empty ones count in no limit."""

@@ -15,7 +15,8 @@ from server.text.numbers import spoken_digits
 from server.text.numbers.digit_runs import RUN_S
 from server.text.numbers.spoken_digits import Part, digits_of, part, parts
 from server.text.redaction import Redactor
-from server.text.redaction_kinds import Redaction, kinds_of
+from server.text.redaction_kinds import CARD as CARD_LABEL
+from server.text.redaction_kinds import NumberLanguage, Redaction, kinds_of, label_of
 
 CARD = "four five three nine one four eight eight oh three four three six four six seven"  # 4539 1488 0343 6467
 PCI = frozenset({Redaction.PCI})
@@ -53,6 +54,21 @@ def shown(words: Iterable[Word]) -> str:
 )  # fmt: skip
 def test_card_numbers_are_masked_and_short_finished_ones_are_shown(text: str, expected: str) -> None:
     assert final(text) == expected
+
+
+@pytest.mark.parametrize("kind", Redaction)
+def test_a_number_is_masked_from_its_shortest_length_on(kind: Redaction) -> None:
+    least = {Redaction.PCI: 12, Redaction.SSN: 8, Redaction.PHONE: 7, Redaction.NUMBERS: 3, Redaction.AGGRESSIVE: 1}
+    for size in range(1, 18):
+        digits = ("four two seven three nine " * 4).split()[:size]
+        assert ("[" in final(f"well {' '.join(digits)} items are there now and then", [kind])) == (size >= least[kind])
+
+
+@pytest.mark.parametrize(("size", "is_card"), [(12, False), (13, True), (19, True), (20, False)])
+def test_a_card_number_has_13_to_19_digits(size: int, *, is_card: bool) -> None:
+    """A number with a correct check digit whose first and last 15, 16 and 19 digits have none."""
+    digits = {12: "325288874283", 13: "1771854261117", 19: "9174719488946448514", 20: "77369628923976818155"}
+    assert (label_of(digits[size], PCI, NumberLanguage.ENGLISH) == CARD_LABEL) is is_card
 
 
 @pytest.mark.parametrize(
