@@ -203,6 +203,7 @@ class Transcribe:
                 if asked.options.spoken_order
                 else (),
                 with_paragraphs=asked.paragraphs,
+                extra=asked.extra,
                 other_words=recognized.other_words if asked.options.listens else None,
             )
 

@@ -166,6 +166,7 @@ class Metadata(msgspec.Struct, tag_field="type", tag="Metadata"):
     model_info: dict[str, dict[str, str]] | UnsetType = UNSET
     warnings: list[Warned] | UnsetType = UNSET
     receipt: str | UnsetType = UNSET  # ours
+    extra: Mapping[str, str] | UnsetType = UNSET  # as given
     other_voice_words: int | UnsetType = UNSET  # ours: of finals, by other voices than the one that is listened to
 
 

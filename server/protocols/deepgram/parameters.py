@@ -191,7 +191,7 @@ PARAMETERS = (
     Parameter("no_delay", BOOLEAN, "–", "Accepted.", "accepted", kind=Kind.HARMLESS),
     Parameter("mip_opt_out", BOOLEAN, "–", "Accepted.", kind=Kind.HARMLESS),
     Parameter("version", TEXT, "–", "Accepted.", kind=Kind.HARMLESS),
-    Parameter("extra", TEXTS, "–", "Accepted; repeatable.", kind=Kind.HARMLESS),
+    Parameter("extra", TEXTS, "–", "`KEY:VALUE`, returned in `extra` of the metadata; repeatable."),
     Parameter("tag", TEXTS, "–", "Labels of the stream for the operator's logs; repeatable.", live_only=True),
 )
 # fmt: on

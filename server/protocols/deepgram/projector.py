@@ -221,6 +221,7 @@ class Projector:
             models=[model.uuid] if has_audio else UNSET,
             model_info={model.uuid: model.info} if has_audio else UNSET,
             warnings=[*(warned("audio", self.warnings) or ()), *self._of_finals()] or UNSET,
+            extra=self.request.extra or UNSET,
             other_voice_words=event.other_words if self.request.options.listens else UNSET,
         )
         if self.receipts is not None and event.audio is not None:

@@ -21,7 +21,7 @@ from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Final
 from server.recognition.session_options import Limits
 
-WITHOUT_EFFECT = frozenset({"model", "language", "tag", "latency", "latency_budget_ms"})
+WITHOUT_EFFECT = frozenset({"model", "language", "tag", "extra", "latency", "latency_budget_ms"})
 """Parameters that a receipt leaves out: no word depends on them, or only by the model, which has a digest.
 
 The language is kept for a model that lets a stream choose it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -139,6 +140,7 @@ class Summary(msgspec.Struct):
     models: list[str]
     model_info: dict[str, dict[str, str]]
     warnings: list[Warned] | UnsetType = UNSET
+    extra: Mapping[str, str] | UnsetType = UNSET  # as given
     other_voice_words: int | UnsetType = UNSET  # ours: by other voices than the one that is listened to
 
 
@@ -168,6 +170,7 @@ def recording_answer(
     warnings: Sequence[str] = (),
     utterances: Sequence[UtteranceOut] = (),
     with_paragraphs: bool = False,
+    extra: Mapping[str, str] = MappingProxyType({}),
     other_words: int | None = None,
 ) -> bytes:
     """Build the answer to an upload from each channel's words; `warnings` have the form `kind: sentence`.
@@ -184,6 +187,7 @@ def recording_answer(
         models=[model.uuid],
         model_info={model.uuid: model.info},
         warnings=warned("body", warnings),
+        extra=extra or UNSET,
         other_voice_words=UNSET if other_words is None else other_words,
     )
     channels = [

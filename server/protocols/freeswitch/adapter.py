@@ -3,7 +3,7 @@
 The module sends what `uuid_audio_stream … start` was given as metadata in a text frame before the audio, and further
 text frames on `send_text`. What comes back is an event of the channel. Pure.
 
-Source: the README of amigniter/mod_audio_stream.
+Source: the README of amigniter/mod_audio_stream. Its thread of audio may be faster than the metadata (issue 121 there).
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ class FreeSwitchAdapter:
     def __init__(self, projector: Projector) -> None:
         self._projector = projector
         self._started = False  # with metadata or audio
+        self._late = False  # whether metadata may still follow audio
 
     def opened(self) -> Actions:
         """Send nothing: the metadata come first."""
         return ()
 
     def text(self, text: str) -> Actions:
-        """Take metadata before the audio; after that `Finalize`, `CloseStream` and `KeepAlive`."""
+        """Take metadata, before the audio or late; after that `Finalize`, `CloseStream` and `KeepAlive`."""
         if not self._started:
-            return self._start(text)
+            self._started = True
+            return self._told("start", text)
         message = _json(text)
         match message.get("type") if isinstance(message, dict) else None:
             case "Finalize":
@@ -51,12 +53,17 @@ class FreeSwitchAdapter:
                 return (Finish(),)
             case "KeepAlive":
                 return ()
+            case _ if self._late:
+                return self._told("metadata", text)
             case _:
                 return (Skip("a text after the first one that is not Finalize, CloseStream or KeepAlive"),)
 
     def binary(self, chunk: bytes) -> Actions:
         """Recognize audio, split anywhere."""
-        return (*(() if self._started else self._start("")), Encoded(chunk, _nothing))
+        if self._started:
+            return (Encoded(chunk, _nothing),)
+        self._started = self._late = True
+        return (SendFrame(_encode(CallFrame("start"))), Encoded(chunk, _nothing))
 
     def event(self, event: Event, timing: StepTiming | None) -> Actions:
         """Convert a recognition event into frames."""
@@ -73,13 +80,13 @@ class FreeSwitchAdapter:
         """Do nothing: key terms come with the query and never change."""
         return ()
 
-    def _start(self, metadata: str) -> Actions:
-        self._started = True
+    def _told(self, event: str, metadata: str) -> Actions:
+        self._late = False
         if len(metadata) > MAX_METADATA_CHARACTERS:
             why = f"metadata: not sent back, more than {MAX_METADATA_CHARACTERS} characters"
-            return (Skip(why), SendFrame(_encode(CallFrame("start"))))
+            return (Skip(why), SendFrame(_encode(CallFrame(event))))
         value = _json(metadata)
-        return (SendFrame(_encode(CallFrame("start", metadata=(metadata or None) if value is None else value))),)
+        return (SendFrame(_encode(CallFrame(event, metadata=(metadata or None) if value is None else value))),)
 
 
 def _json(text: str) -> object:

@@ -23,10 +23,12 @@ from server.settings import Settings
 from server.tools.evaluate import evaluate
 from server.tools.local import open_local
 from tests.support.audio.speech import development, samples
-from tests.support.needs import need_precision
+from tests.support.needs import need_precision, need_programs
+from tests.support.protocols.wire_stream import WireStream
 from tutti_asr_client.files.transcribe import transcribe_files
 from tutti_asr_client.files.transcriber import RemoteTranscriber
 from tutti_asr_client.messages import Results
+from tutti_asr_lab.training.synthesis.voices import Voice, speak
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,26 @@ def test_a_server_gives_the_same_text_as_this_process_for_every_file(live_server
     alone = recognized(utterances, concurrency=1, **options)
     assert over_sockets.texts == alone.texts
     assert any(alone.texts)
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "marked"),
+    [("yeah", "Yes.", True), ("uh-huh", "But.", True), ("yes", "Yes.", None), ("no", "No.", None)],
+)
+def test_a_turn_that_sounds_like_an_acknowledgement_is_marked_and_held(live_server, model, said, text, marked):
+    """The recognizer writes another word, and a fork finds the mark."""
+    need_programs("espeak-ng")
+    samples = speak(Voice("espeak-ng", "en-us+m3", 50, 160), said)
+    pcm = np.pad(np.rint(samples / np.abs(samples).max() * 20_000).astype(np.int16), (4_000, 24_000))
+    server = live_server(model=model, decoder=decoder_of(model.facts))
+    for query, ends in (({}, [(text, marked)]), ({"backchannel": "hold"}, [] if marked else [(text, None)])):
+        with WireStream(server, "flux", **query) as stream:
+            stream.send(pcm.tobytes())
+            stream.send({"type": "CloseStream"})
+            stream.rest()
+        ended = [turn for turn in stream.frames if turn.get("event") == "EndOfTurn"]
+        assert [(turn["transcript"], turn.get("backchannel")) for turn in ended] == ends
+        assert bool([turn for turn in stream.frames if turn.get("event") == "StartOfTurn"]) is bool(ends)
 
 
 def test_streams_of_one_batch_with_different_key_terms_give_the_same_text_as_alone(live_server, model):

@@ -70,8 +70,8 @@ def test_the_page_lists_as_lacking_what_is_refused_and_nothing_that_is_served() 
 
 
 COMMON = {  # parameters with a meaning on every path, or none for the text
-    "channels", "encoding", "interim_interval_ms", "interim_results", "language", "model", "redact", "sample_rate",
-    "tag",
+    "channels", "encoding", "extra", "interim_interval_ms", "interim_results", "language", "model", "redact",
+    "sample_rate", "tag",
 }  # fmt: skip
 
 

@@ -49,12 +49,13 @@ def test_a_recording_is_answered_at_once_and_its_result_is_posted(live_server: S
     server = live_server(**settings, api_keys=("k3y",))
     headers = {"Authorization": "Token k3y"}
     with receiver() as running:
-        query = {"callback": running.url, "callback_method": "PUT", "utterances": "true", "tag": "x"}
+        query = {"callback": running.url, "callback_method": "PUT", "utterances": "true", "extra": ["call:7:a", "b:"]}
         answer = server.http.post("/v1/listen", params=query, content=HELLO, headers=headers)
         assert (answer.status_code, answer.json()) == (200, {"request_id": answer.headers["dg-request-id"]})
         received = running.next()
     assert received.method == "PUT"
     assert (said(received.json), received.json["results"]["utterances"][0]["transcript"]) == ("hello", "hello")
+    assert received.json["metadata"]["extra"] == {"call": "7:a", "b": ""}
     assert received.json["metadata"]["request_id"] == answer.json()["request_id"] == received.headers["webhook-id"]
     assert len(received.headers["dg-token"]) == 16, "the id of the key, not the key"
     until_empty(settings)
@@ -126,10 +127,11 @@ def test_finals_of_a_stream_are_posted_in_order_and_sent_to_the_client(
 
     server = live_server(**settings)
     with receiver(first_fails) as running:
-        with server.listen(callback=running.url, interim_results="true") as client:
+        with server.listen(extra="call:7", callback=running.url, interim_results="true") as client:
             client.send(np.concatenate([spell("one"), silence(3.0), spell("two"), silence(3.0)]))
             frames = client.finish()
         sent = [frame for frame in frames if frame.get("is_final") or frame["type"] == "Metadata"]
+        assert sent[-1]["extra"] == {"call": "7"}
         assert len(sent) > 2
         posted = [running.next() for _ in range(len(sent) + 1)]
         assert [received.json for received in posted[1:]] == sent

@@ -101,7 +101,7 @@ def test_no_parameter_of_the_table_is_reported_as_ignored() -> None:
         for parameter in PARAMETERS
     } | form
     values |= {"latency_budget_ms": "20", "finals": "fast", "interim_stability": "low"}
-    values |= {"diarize_model": "latest", "speaker": "first"}
+    values |= {"diarize_model": "latest", "speaker": "first", "extra": "a:b"}
     assert query(urlencode(values), speakers=True).ignored == ()
 
 

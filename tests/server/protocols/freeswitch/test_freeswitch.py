@@ -81,19 +81,20 @@ def test_a_call_with_metadata(live_server: Start, metadata: str, sent_back: obje
     assert frames[-2]["result"]["type"] == "Metadata"
 
 
-def test_a_call_without_metadata_and_texts_during_it(live_server: Start) -> None:
+def test_a_call_whose_metadata_are_late_and_texts_during_it(live_server: Start) -> None:
     server = live_server()
     with dial(server, "?sample_rate=16000&redact=pci&tag=a") as call:
         stream(call, spell("hal", 16_000), 16_000)
-        for text in ('{"type":"Finalize"}', '{"type":"KeepAlive"}', '{"type":"streamAudio"}', "[1", "7"):
+        for text in ('{"type":"Finalize"}', '{"type":"KeepAlive"}', '{"callId":"7"}', "[1", "7"):
             call.send(text)
         stream(call, said("you", 16_000), 16_000)
         call.send(CLOSE)
         frames, code = rest(call)
     assert code == 1000
     assert frames[0] == {"event": "start"}
+    assert [one for one in frames if one["event"] == "metadata"] == [{"event": "metadata", "metadata": {"callId": "7"}}]
     assert finals(frames) == [(0, "hal"), (0, "you")]
-    assert server.metric('tutti_messages_skipped_total{protocol="freeswitch"}') == 3
+    assert server.metric('tutti_messages_skipped_total{protocol="freeswitch"}') == 2
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="freeswitch"}') == 1
 
 
