@@ -1,7 +1,7 @@
 """Function calls that one message of audio costs: `python -m loadtest.trace_message`.
 
-Starts `tutti serve` under a profiler in all its threads, streams a recording in real time, and counts the calls of this
-project's functions between a message's arrival and the next one. Frames of comprehensions and lambdas are left out, as
+Starts `tutti serve` under a profiler in all its threads, streams a recording in messages of a step, or of another length,
+and counts the calls of this project's functions in the 80 ms after each was sent. Frames of comprehensions and lambdas are left out, as
 are the calls of libraries. The median message is printed, by default as a table of files, with `--calls` in order.
 """
 
@@ -31,8 +31,9 @@ from tutti_asr_client.files.audio import read_pcm
 PROGRAM = "loadtest.trace_message"
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("batching", "model", "server"))
 RATE = 16_000
-MESSAGE_S = 0.08
-WARM_UP, COUNTED = 40, 25  # messages
+MESSAGE_MS = 240  # a step of the shipped model
+RECORDED_S = 0.08  # after a message
+WARM_UP, COUNTED = 20, 25  # messages
 READY_WITHIN_S = 120.0
 Call = tuple[str, str]
 """File, relative to the checkout, and qualified name."""
@@ -89,12 +90,12 @@ def recorded_server(options: list[str]) -> Iterator[tuple[int, subprocess.Popen[
         stop(process)  # type: ignore[arg-type]  # of bytes or text
 
 
-def trace(options: list[str]) -> list[list[Call]]:
+def trace(options: list[str], message_ms: int = MESSAGE_MS) -> list[list[Call]]:
     """Return the calls of each counted message."""
     from websockets.sync.client import connect
 
     pcm = read_pcm(shipped_manifest().parent / "demo.flac", RATE).tobytes()
-    size = round(MESSAGE_S * RATE) * 2
+    size = message_ms * RATE // 1_000 * 2
     found = []
     with recorded_server(options) as (port, process):
         assert process.stdin is not None
@@ -106,13 +107,14 @@ def trace(options: list[str]) -> list[list[Call]]:
                 if number >= WARM_UP:
                     process.stdin.write("\n")
                     process.stdin.flush()
-                    time.sleep(MESSAGE_S / 8)  # until it records
+                    time.sleep(RECORDED_S / 8)  # until it records
                 socket.send(pcm[at : at + size])
-                time.sleep(MESSAGE_S)
+                time.sleep(RECORDED_S)
                 if number >= WARM_UP:
                     process.stdin.write("\n")
                     process.stdin.flush()
                     found.append([(file, name) for file, name in json.loads(process.stdout.readline())])
+                time.sleep(max(0.0, message_ms / 1_000 - RECORDED_S))
     return found
 
 
@@ -140,12 +142,13 @@ def show(calls: list[Call], counts: list[int], *, in_order: bool) -> None:
 def main(
     *,
     calls: Annotated[bool, typer.Option("--calls", help="Print every call of the median message, in order.")] = False,
+    message_ms: Annotated[int, typer.Option(help="Audio of a message.")] = MESSAGE_MS,
     serve_option: ServeOptions = None,
 ) -> None:
-    """Count the function calls that one 80 ms message costs the server."""
+    """Count the function calls that one message costs the server."""
 
     def work(_: str) -> int:
-        found = trace(serve_option or [])
+        found = trace(serve_option or [], message_ms)
         show(median_message(found), [len(each) for each in found], in_order=calls)
         return EXIT_OK
 

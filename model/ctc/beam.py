@@ -25,6 +25,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, replace
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from model.ctc.bias import NO_BIAS, Bias, TermAutomaton
 from model.ctc.interface import LogProbs, digest_of
 from model.ctc.phones import PhoneLexicon
 from model.ctc.search import kernel
-from model.ctc.search.layout import BLOCK_FRAMES, OUT_INTS, OUT_PIECES, out_offsets
+from model.ctc.search.layout import BLOCK_FRAMES, OUT_INTS, out_offsets
 from model.ctc.search.logs import probability
 from model.ctc.search.prefix_score import Setup
 from model.ctc.search.saved_beam import VERSION
@@ -301,31 +302,25 @@ class BeamDecoder:
 
     def _read(self, state: BeamState, count: int) -> tuple[list[Word], int]:
         """Return the words that a kernel has written, and the frame after the last word."""
-        records = np.frombuffer(state.block, np.int32, OUT_INTS * count, self._out_words).reshape(-1, OUT_INTS).tolist()
-        sums = np.frombuffer(state.block, np.float64, count, self._out_sums).tolist()
-        pieces = sum([record[OUT_PIECES] for record in records])
-        symbols = np.frombuffer(state.block, np.int32, pieces, self._out_symbols)
-        words, at, end = [], 0, state.last_end
+        block, words, at, end = memoryview(state.block), list[Word](), self._out_symbols, state.last_end
+        records = _RECORD.iter_unpack(block[self._out_words : self._out_words + _RECORD.size * count])
+        sums = block[self._out_sums : self._out_sums + 8 * count].cast("d")
         for (start, last, length, word), log_prob in zip(records, sums, strict=True):
             begin, end = max(start, end), max(last + 1, start, end)
-            if self.phone_lexicon is None or self.lm is None:
-                text = "".join([self.symbols.texts[symbol] for symbol in symbols[at : at + length].tolist()])
-            elif word >= 0:
+            if word >= 0 and self.phone_lexicon is not None and self.lm is not None:
                 text = self.lm.words[word]
-            else:  # a word known only from a key term, or the beginning of such a word
-                text = self.phone_lexicon.spell(state.terms, symbols[at : at + length].tolist())
-            words.append(
-                Word(
-                    text=text,
-                    start_s=begin * self.frame_s,
-                    end_s=end * self.frame_s,
-                    confidence=probability(log_prob / length),
-                )
-            )
-            at += length
+            else:
+                symbols = np.frombuffer(block, np.int32, length, at).tolist()
+                if self.phone_lexicon is None or self.lm is None:
+                    text = "".join([self.symbols.texts[symbol] for symbol in symbols])
+                else:  # a word known only from a key term, or the beginning of such a word
+                    text = self.phone_lexicon.spell(state.terms, symbols)
+            words.append(Word(text, begin * self.frame_s, end * self.frame_s, probability(log_prob / length)))
+            at += 4 * length
         return words, end
 
 
+_RECORD = Struct(f"{OUT_INTS}i")
 _NO_WORDS = SpellingTrie(np.zeros((1, 1), np.uint64), np.zeros(1, np.int32), np.zeros(1, np.float32))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from model.ctc.beam import BeamDecoder
@@ -252,8 +253,10 @@ def _with_term(words: tuple[Word, ...], term: tuple[Word, ...]) -> tuple[Word, .
     """Return words with a key term replacing those that it covers."""
     begin_s, end_s = term[0].start_s, term[-1].end_s
     kept = [word for word in words if not _covered(word, begin_s, end_s)]
-    before = [replace(word, end_s=min(word.end_s, begin_s)) for word in kept if word.start_s < begin_s]
-    after = [replace(word, start_s=max(word.start_s, end_s)) for word in kept if word.start_s >= begin_s]
+    before = [msgspec.structs.replace(word, end_s=min(word.end_s, begin_s)) for word in kept if word.start_s < begin_s]
+    after = [
+        msgspec.structs.replace(word, start_s=max(word.start_s, end_s)) for word in kept if word.start_s >= begin_s
+    ]
     return (*before, *term, *after)
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from model.text.letters import IDEOGRAPHS
 
 _BETWEEN_IDEOGRAPHS = re.compile(  # or after a punctuation mark, or at a number in digits
@@ -26,8 +28,7 @@ class Speaker:
     other: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True, gc=False):
     """A recognized word; times in seconds since the start of the decoder state, confidence 0 to 1.
 
     `language`: the tag that a model of several languages wrote after it; empty if there is none. `speaker`: None if
@@ -53,8 +54,8 @@ def joined(texts: Iterable[str]) -> str:
 
 def languages_of(words: Iterable[Word]) -> list[str]:
     """Return the languages of words, the one of most words first."""
-    counts = Counter(word.language for word in words if word.language)
-    return [language for language, _ in counts.most_common()]
+    tags = [word.language for word in words if word.language]
+    return [language for language, _ in Counter(tags).most_common()] if tags else []
 
 
 def continued(before: str, text: str) -> str:

@@ -197,5 +197,5 @@ class TransducerDecoder(GreedyDecoder):
         at = len(state.closed)
         while at and not state.closed[at - 1].language:
             at -= 1
-            state.closed[at] = replace(state.closed[at], language=language)
+            state.closed[at] = msgspec.structs.replace(state.closed[at], language=language)
             state.revision += 1

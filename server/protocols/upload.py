@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+import msgspec
 
 from model.ctc.words import Word
 from server.audio.formats import AudioForm
@@ -33,7 +34,7 @@ def _with_speakers(channel: Segmenter, words: Sequence[FormattedWord]) -> list[F
     assert channel.speakers is not None
     speakers = channel.speakers.whole([formatted.word for formatted in words])
     return [
-        FormattedWord(replace(formatted.word, speaker=speaker), formatted.text)
+        FormattedWord(msgspec.structs.replace(formatted.word, speaker=speaker), formatted.text)
         for formatted, speaker in zip(words, speakers, strict=True)
     ]
 

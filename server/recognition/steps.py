@@ -225,7 +225,7 @@ class StepCutter:
     def samples_to_step(self) -> int:
         """Samples that complete a step. 0 if that is not known: resampled audio, or audio that starts with a lead."""
         starts = self._lead is not None and not (self._pushed or self._steps.filled)
-        return 0 if starts or self._resampler is not None else self._config.step_samples - self._steps.filled
+        return 0 if starts or self._resampler is not None else self.step_samples - self._steps.filled
 
     def cut(self, pcm: PCM, now: float) -> list[Work]:
         """Take (S,) int16 at the client's rate; return the work it completes."""
@@ -236,7 +236,7 @@ class StepCutter:
         if not self._plain:
             return self._cut(self._resampler.resample(pcm) if self._resampler else pcm, now)
         # As `_cut` at the model's rate without lead and windows; most streams use it, at a third of the time.
-        size, steps, received_s = self._config.step_samples, self._steps, self._received / self._sample_rate
+        size, steps, received_s = self.step_samples, self._steps, self._received / self._sample_rate
         tiles = [pcm] if len(pcm) == size and not steps.filled else steps.push(pcm)
         work: list[Work] = []
         for tile in tiles:

@@ -213,7 +213,9 @@ class Connection(ABC):
             return
         now = self._deadlines.received_s = self._clock()
         short = self._short
-        if len(message) < short.room and short.take(message):
+        if len(message) < short.room and is_audio(message):
+            short.kept.append(message)
+            short.room -= len(message)
             return
         if short.kept:
             if is_audio(message):

@@ -23,8 +23,8 @@ class ShortMessages:
     """
 
     def __init__(self) -> None:
-        self.kept: list[bytes] = []
-        self.room = 0  # while fewer bytes follow, the owner has nothing to do
+        self.kept: list[bytes] = []  # its owner appends messages of audio that are shorter than `room`,
+        self.room = 0  # and subtracts their sizes: while fewer bytes follow, it has nothing to do
 
     def make_room(self, samples: int, frame_bytes: int) -> None:
         """Keep messages that have fewer than `samples` samples in all; `frame_bytes`: size of one sample of all
@@ -33,14 +33,6 @@ class ShortMessages:
         If one of the two is 0, keep none. The messages may be preceded by an incomplete sample.
         """
         self.room = (samples - 1) * frame_bytes + 1 if samples and frame_bytes else 0
-
-    def take(self, message: bytes | str) -> bool:
-        """Keep a message shorter than `room` if it is audio; return whether it was kept."""
-        if not is_audio(message):
-            return False
-        self.kept.append(message)
-        self.room -= len(message)
-        return True
 
     def release(self, last: bytes = b"") -> bytes:
         """Return the kept messages and then `last` as one message; nothing more is kept until there is room again."""

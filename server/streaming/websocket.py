@@ -48,6 +48,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     _failed = False  # after a protocol error of the client: nothing more is written
     _unread, _at = b"", 0  # received data, and the offset of the unparsed part
     _left = 0  # bytes that websockets still needs of the frame it is parsing
+    _between = False  # a receiver is attached, and the next byte begins a message of an open connection
     _next_call: asyncio.Handle | None = None  # parses the remaining frames; reading is paused until it runs
     _pong: bytes | None = None  # unsent answer to the latest ping
 
@@ -66,7 +67,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         self._deliver()
         # Cycles through these three would keep the connection until the next garbage collection.
-        self._receiver = None
+        self._receiver, self._between = None, False
         self.conn.parser.close()  # a generator that refers to `conn`
         if self._extensions is not None:
             self._extensions.pop(TRANSPORT_EXTENSION, None)
@@ -74,6 +75,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     def shutdown(self) -> None:
         """Close because the server shuts down."""
         super().shutdown()
+        self._between = False
         self._bound_end()
         self._deliver()
 
@@ -92,11 +94,10 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse at most `FRAMES_PER_CALL` frames now, and the rest in later iterations of the event loop."""
-        receiver = self._receiver
-        if receiver is not None and not self._unread and self._next_call is None and self._between_messages:
+        if self._between and not (self._unread or self.close_sent):
             frame = audio_frame(data, 0)
             if frame is not None and frame[1] == len(data):  # most reads hold one whole message
-                receiver.on_message(frame[0])
+                self._receiver.on_message(frame[0])  # type: ignore[union-attr]  # attached
                 return
         self._unread = self._unread[self._at :] + data if self._unread else data
         self._at = 0
@@ -123,12 +124,12 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
         An incomplete frame is left to websockets, too, once its header is complete.
         """
-        data, at, receiver = self._unread, self._at, self._receiver
-        if receiver is not None and self._between_messages:
+        data, at = self._unread, self._at
+        if self._between and not self.close_sent:
             frame = audio_frame(data, at)
             if frame is not None:
                 payload, self._at = frame
-                receiver.on_message(payload)
+                self._receiver.on_message(payload)  # type: ignore[union-attr]  # attached
                 return True
         if not self._left:
             self._left = frame_size(data, at) if self._parses_frames else len(data) - at
@@ -138,6 +139,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self._at += len(piece)
         self._left -= len(piece)
         super().data_received(piece)
+        self._find_place()
         self._deliver()
         return True
 
@@ -152,13 +154,11 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         if self._next_call is None and not held and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    @property
-    def _between_messages(self) -> bool:
-        """Whether the next byte begins a message of an open connection."""
-        if self._left or self.close_sent:
-            return False
+    def _find_place(self) -> None:
+        """Find out whether the next byte begins a message, after websockets has parsed others."""
         conn = self.conn
-        return not conn.reader.buffer and conn.current_size is None and conn.state is State.OPEN
+        parsed = not (self._left or conn.reader.buffer) and conn.current_size is None
+        self._between = self._receiver is not None and parsed and conn.state is State.OPEN
 
     def _deliver(self) -> None:
         """Deliver the messages that uvicorn has queued for the ASGI application."""
@@ -284,6 +284,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         """Deliver messages to this receiver from now on."""
         assert not self.conn.extensions, "frames are written without extensions"
         self._receiver = receiver
+        self._find_place()
         self._receive_more()
         self.read_paused = True  # keeps uvicorn from pausing at each message: the receiver decides
         self._deliver()
@@ -377,4 +378,4 @@ def audio_frame(data: bytes, at: int) -> tuple[bytes, int] | None:
     start = head + MASK_BYTES
     if len(data) < start + size:
         return None
-    return apply_mask(memoryview(data)[start : start + size], data[head:start]), start + size
+    return apply_mask(data[start : start + size], data[head:start]), start + size

@@ -254,7 +254,8 @@ def _numerals(words: Sequence[Word], style: Style, speech: Speech) -> list[Span]
     later_s = 0.0
     for word in words:
         text = _plain(word.text)
-        plain.append(replace(word, text=text, start_s=word.start_s + later_s, end_s=word.end_s + later_s))
+        times = {"start_s": word.start_s + later_s, "end_s": word.end_s + later_s}
+        plain.append(msgspec.structs.replace(word, text=text, **times))
         marks.append(word.text[len(text) :])
         later_s += speech.pause_s if marks[-1] else 0.0
     spans = written_forms(plain, english=style.english, speech=speech)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise, zip_longest
 
+import msgspec
+
 from model.ctc.words import joined
 from server.text.formatting import FormattedWord
 from server.text.speaker_turns import Words, parts, speaker_of
@@ -134,7 +136,7 @@ def _pieces(word: FormattedWord) -> Iterator[FormattedWord]:
         return
     begin_s, each_s = word.word.start_s, (word.word.end_s - word.word.start_s) / len(word.text)
     for first, end in zip(cuts, [*cuts[1:], len(word.text)], strict=True):
-        times = replace(word.word, start_s=begin_s + first * each_s, end_s=begin_s + end * each_s)
+        times = msgspec.structs.replace(word.word, start_s=begin_s + first * each_s, end_s=begin_s + end * each_s)
         yield FormattedWord(times, word.text[first:end].strip())
 
 

@@ -51,7 +51,7 @@ class PartialFilter:
 
     def is_news(self, partial: Partial) -> bool:
         """Whether the partial differs from the last one; if so, it is recorded as sent."""
-        texts = tuple(word.text for word in partial.words)
+        texts = tuple([word.text for word in partial.words])
         content = (texts, partial.stable_words if self._tell_stable else 0)
         if content == self._sent:
             return False

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from model.audio.levels import band_levels
+from model.audio.levels import FADES, LOUD, LOUDEST, LOWEST, NUMBER, RECENT, SILENT, follow_silence, new_meter
 from model.description import ModelDescription
 from model.turn_ends.whisper_features import SAMPLES
 from server.audio.pcm import PCM
@@ -26,13 +26,8 @@ from server.recognition.segments.endpointing import ROUNDING
 from server.recognition.segments.speech_gate import LEVEL_S, level_limits
 from server.recognition.steps import Marker, StepCutter, StepTag, Work
 
-# Source: loadtest/LOG.md, "2026-11-28: silence by the level of the audio, for forks (kept)".
-ABOVE_FLOOR_DB = 9  # speech is at least this far above the lowest level of the last `FLOOR_S`
-BELOW_LOUDEST_DB = 30  # silence is at least this far below the loudest level, which decays by `FORGOTTEN_DB_PER_S`
-FLOOR_S = 3.0
-FORGOTTEN_DB_PER_S = 10.0
-CLICK_LEVELS = 1  # a run of at most this many loud levels is a click, not speech
-DIFFERENCE = 1  # samples: levels are those of the change from one sample to the next, which has no constant offset
+FLOOR_S = 3.0  # speech is compared with the lowest level of this time
+FORGOTTEN_DB_PER_S = 10.0  # of the loudest level
 
 ASK_S = (0.2, 0.6)  # silence after which the model is asked: once per pause, and once more if the pause continues
 ANSWER_STEPS = 2  # from the step of a question to the step after which its answer counts: 160 ms
@@ -53,43 +48,35 @@ class LevelMeter:
         self._per_step = max(1, round(step_s / LEVEL_S))
         self._level_s = step_s / self._per_step
         self._limits = level_limits(config.step_samples // self._per_step)
-        self._kept = round(FLOOR_S / self._level_s)
-        self._lowest: deque[tuple[int, int]] = deque()  # (number, level): later levels that could become the lowest
-        self._loudest = 0.0
-        self._number = 0  # index of the next level
-        self._loud = 0  # length of the current run of speech levels
-        self._silent = 0  # levels since the last speech level
+        self._meter = new_meter(round(FLOOR_S / self._level_s), FORGOTTEN_DB_PER_S * self._level_s)
 
     @property
     def silence_s(self) -> float:
         """Silence at the end of the audio, 0 during speech."""
-        return self._silent * self._level_s
+        return int(self._meter[SILENT]) * self._level_s
 
     def push(self, step: PCM) -> float:
         """Take a step (S,); return the silence at its end."""
-        lowest, fades_db = self._lowest, FORGOTTEN_DB_PER_S * self._level_s
-        for level in band_levels(step, self._per_step, DIFFERENCE, self._limits):
-            while lowest and lowest[-1][1] >= level:
-                lowest.pop()
-            lowest.append((self._number, level))
-            if lowest[0][0] <= self._number - self._kept:
-                lowest.popleft()
-            self._number += 1
-            self._loudest = max(level, self._loudest - fades_db)
-            floor = max(1, lowest[0][1])  # digital silence is lower than any room
-            loud = level >= max(floor + ABOVE_FLOOR_DB, self._loudest - BELOW_LOUDEST_DB)
-            self._loud = self._loud + 1 if loud else 0
-            self._silent = 0 if self._loud > CLICK_LEVELS else self._silent + 1
-        return self._silent * self._level_s
+        # A copy, as in `band_levels`.
+        return follow_silence(step.copy(), self._per_step, self._limits, self._meter) * self._level_s
 
     def saved(self) -> SavedLevels:
-        """Return a snapshot."""
-        return SavedLevels(tuple(self._lowest), self._loudest, self._number, self._loud, self._silent)
+        """Return a snapshot, with the recent levels that can become the lowest."""
+        number, recent = int(self._meter[NUMBER]), self._meter[RECENT:].tolist()
+        lowest: list[tuple[int, int]] = []
+        for at in range(number - 1, max(number - len(recent), 0) - 1, -1):
+            if not lowest or recent[at % len(recent)] < lowest[-1][1]:
+                lowest.append((at, int(recent[at % len(recent)])))
+        loud, silent = int(self._meter[LOUD]), int(self._meter[SILENT])
+        return SavedLevels(tuple(reversed(lowest)), float(self._meter[LOUDEST]), number, loud, silent)
 
     def restore(self, saved: SavedLevels) -> None:
         """Continue from a snapshot."""
-        self._lowest = deque(saved.lowest)
-        self._loudest, self._number, self._loud, self._silent = saved.loudest, saved.number, saved.loud, saved.silent
+        recent = len(self._meter) - RECENT
+        self._meter = new_meter(recent, float(self._meter[FADES]))
+        for at, level in reversed(saved.lowest):
+            self._meter[LOWEST] = self._meter[RECENT + at % recent] = level
+        self._meter[[LOUDEST, NUMBER, LOUD, SILENT]] = saved.loudest, saved.number, saved.loud, saved.silent
 
 
 class Pauses:

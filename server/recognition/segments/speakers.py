@@ -129,7 +129,7 @@ class Speakers:
         if settles:
             self._last = clusters[-1]
         return tuple([
-            replace(word, speaker=self._labeled(order[cluster], round(confidence, 4), other=other))
+            msgspec.structs.replace(word, speaker=self._labeled(order[cluster], round(confidence, 4), other=other))
             for word, cluster, (_, confidence), other in zip(words, clusters, labels, others, strict=True)
         ])  # fmt: skip
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from decimal import Decimal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,8 +40,7 @@ SILENT_DB = -3  # mean square relative to one unit: anything quieter is digital 
 LEVELS = 120  # steps of 1 dB above it
 
 
-@dataclass(frozen=True, slots=True)
-class Levels:
+class Levels(msgspec.Struct, frozen=True, gc=False):
     """Levels of a range of audio in dB above digital silence, which is 0; `first` is the index of the first level."""
 
     values: bytes | bytearray

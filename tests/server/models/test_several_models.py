@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -49,10 +50,10 @@ class Titled(GreedyDecoder):
         return "titled"
 
     def words(self, state: GreedyState) -> tuple[Word, ...]:
-        return tuple(replace(word, text=word.text.title()) for word in super().words(state))
+        return tuple(msgspec.structs.replace(word, text=word.text.title()) for word in super().words(state))
 
     def take(self, state: GreedyState, count: int | None = None) -> tuple[Word, ...]:
-        return tuple(replace(word, text=word.text.title()) for word in super().take(state, count))
+        return tuple(msgspec.structs.replace(word, text=word.text.title()) for word in super().take(state, count))
 
 
 class Loud(Titled):
@@ -62,7 +63,7 @@ class Loud(Titled):
 
     def second_pass(self, state: GreedyState, audio: FrameAudio | None) -> SecondPass:
         words = self.words(state)
-        return lambda: tuple(replace(word, text=word.text.upper()) for word in words)
+        return lambda: tuple(msgspec.structs.replace(word, text=word.text.upper()) for word in words)
 
 
 def models() -> list[LoadedModel]:

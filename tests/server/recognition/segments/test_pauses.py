@@ -50,8 +50,18 @@ def test_a_restored_meter_continues_as_if_it_had_heard_everything() -> None:
         for at in range(cut):
             first.push(audio[at * STEP : (at + 1) * STEP])
         second.restore(first.saved())
+        assert second.saved() == first.saved()
         found = [second.push(audio[at * STEP : (at + 1) * STEP]) for at in range(cut, len(whole))]
         assert found == whole[cut:]
+
+
+def test_the_floor_is_the_lowest_level_of_the_last_three_seconds() -> None:
+    """Audio of one level is silence by its own floor, but speech for 3 s after a floor that is lower by 9 dB."""
+    parts = [noise(0.4, 6_000.0), noise(0.8, 300.0, 1), noise(4.8, 1_500.0, 2)]
+    found = silences(np.concatenate(parts))
+    rises = round(1.2 / STEP_S)
+    speech = [number for number, silence_s in enumerate(found) if not silence_s and number >= rises]
+    assert speech == list(range(rises, rises + int(3.0 / STEP_S)))
 
 
 def test_a_click_does_not_end_silence() -> None:

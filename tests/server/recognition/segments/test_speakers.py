@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -64,7 +65,7 @@ def test_words_get_the_speaker_at_their_middle() -> None:
 def test_speakers_are_numbered_in_the_order_of_their_words() -> None:
     """A voice without words takes no number, and a restored stream goes by the same order."""
     speakers = followed(SpeakerRules(), [30, 30, 30, *TWO])
-    later = [replace(one, start_s=one.start_s + 1.2, end_s=one.end_s + 1.2) for one in WORDS]
+    later = [msgspec.structs.replace(one, start_s=one.start_s + 1.2, end_s=one.end_s + 1.2) for one in WORDS]
     restored = Speakers(SpeakerRules())
     named = speakers.in_final(final(*later[2:]))
     restored.restore(speakers.saved())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -58,7 +57,7 @@ def test_unchanged_words_are_the_same_objects() -> None:
     memory, words = WordPlacer(), tuple(Word("a", n / 10, (n + 1) / 10, 0.5) for n in range(3))
     first = memory.place(words, 0.0, 0.0, 9.0)
     assert memory.place((*words,), 0.0, 0.0, 9.1) is first
-    longer = (*words[:2], replace(words[2], end_s=0.35))
+    longer = (*words[:2], msgspec.structs.replace(words[2], end_s=0.35))
     after = memory.place(longer, 0.0, 0.0, 9.2)
     assert all(now is before for now, before in zip(after[:2], first[:2], strict=True))
     assert after[2].end_s == 0.35

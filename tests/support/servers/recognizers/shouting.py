@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+
+from msgspec import structs
 
 from model.ctc.greedy import GreedyDecoder, GreedyState
 from model.ctc.interface import FrameAudio, SecondPass
@@ -39,4 +40,5 @@ class ShoutingDecoder(GreedyDecoder):
         assert not waits or self.gate.wait(timeout=WAIT_S), "the gate was not opened"
         if self.fails:
             raise ArithmeticError("the second decode")
-        return tuple(replace(word, text=word.text.upper(), end_s=word.end_s + self.later_s) for word in words)
+        later_s = self.later_s
+        return tuple(structs.replace(word, text=word.text.upper(), end_s=word.end_s + later_s) for word in words)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import LogProbs
 from model.ctc.words import Word
@@ -88,7 +90,7 @@ class WaveringDecoder:
         for i, word in enumerate(self._greedy.words(state.inner)):
             mark = state.closed[i][1] if i < len(state.closed) else _mark(state.bias)
             wavering = "" if i < stable else "xyz"[state.frames % 3]
-            shown.append(replace(word, text=word.text + mark + wavering))
+            shown.append(msgspec.structs.replace(word, text=word.text + mark + wavering))
         return tuple(shown[:-1] if len(shown) > max(stable, 1) and state.frames % 5 == 0 else shown)
 
     def stable_words(self, state: WaveringState) -> int:
