@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.trace_message import median_message, trace
+from loadtest.trace_message import trace, usual_message
 from server.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -98,6 +98,6 @@ def test_the_figure_is_at_its_limit(name: str) -> None:
 
 
 def test_one_message_costs_no_more_calls_and_files() -> None:
-    calls = median_message(trace([]))
+    calls = usual_message(trace([]))
     for name, figure in zip(TRACED, (len(calls), len({file for file, _ in calls})), strict=True):
         assert figure <= limits()[name], f"{figure} {name}: `python -m loadtest.trace_message --calls` shows them"

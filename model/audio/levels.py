@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from model.machine.compiled import ZERO, DoubleArray, compiled, entry_point
+from model.machine.compiled import ZERO, DoubleArray, compiled, compiled_inline, entry_point
 
 SamplesArray = NDArray[np.int16]
 ByteArray = NDArray[np.uint8]
@@ -18,6 +18,7 @@ LOUDEST, FADES, NUMBER, LOUD, SILENT, LOWEST, RECENT = range(7)
 """Places of a meter (`new_meter`): loudest level, what it fades by at each level, number of levels, of the present run
 of loud ones, and of those since the last one of speech; lowest recent level, and from there on the recent levels."""
 NO_LEVEL = 1e9
+AT_16_KHZ = 6  # samples of a sum of the speech gate
 
 
 def band_levels(samples: SamplesArray, count: int, half: int, limits: DoubleArray) -> bytes:
@@ -49,16 +50,11 @@ def warm_up() -> None:
 def write_levels(samples: SamplesArray, half: int, limits: DoubleArray, levels: ByteArray) -> None:
     """Write the levels of equal parts of `samples`, one for each place of `levels`."""
     size = len(samples) // len(levels)
-    for part in range(len(levels)):
-        energy, before = ZERO, ZERO
-        for number in range(size // half):
-            total = ZERO
-            for at in range(part * size + number * half, part * size + (number + 1) * half):
-                total += samples[at]
-            if number > 0:
-                energy += (total - before) * (total - before)
-            before = total
-        levels[part] = _level_of(energy, limits)
+    for number in range(len(levels)):
+        part = samples[number * size : (number + 1) * size]
+        # Where the length of a sum is a constant, the code takes a ninth of the time.
+        energy = _energy(part, AT_16_KHZ) if half == AT_16_KHZ else _energy(part, half)
+        levels[number] = _level_of(energy, limits)
 
 
 @entry_point
@@ -69,11 +65,7 @@ def follow_silence(samples: SamplesArray, count: int, limits: DoubleArray, meter
     """
     size, recent = len(samples) // count, len(meter) - RECENT
     for number in range(count):
-        part, energy = samples[number * size : (number + 1) * size], ZERO
-        for at in range(1, size):
-            change = int(part[at]) - int(part[at - 1])
-            energy += change * change
-        level = _level_of(energy, limits)
+        level = _level_of(_energy(samples[number * size : (number + 1) * size], 1), limits)
         place = RECENT + int(meter[NUMBER]) % recent
         left, meter[place] = meter[place], level
         meter[NUMBER] += 1
@@ -87,6 +79,20 @@ def follow_silence(samples: SamplesArray, count: int, limits: DoubleArray, meter
         meter[LOUD] = meter[LOUD] + 1 if loud else 0
         meter[SILENT] = 0 if meter[LOUD] > CLICK_LEVELS else meter[SILENT] + 1
     return int(meter[SILENT])
+
+
+@compiled_inline
+def _energy(part: SamplesArray, half: int) -> int:
+    """Return the energy of the changes between sums over `half` samples."""
+    energy, before = ZERO, ZERO
+    for number in range(len(part) // half):
+        total = ZERO
+        for at in range(half):
+            total += part[number * half + at]
+        if number > 0:
+            energy += (total - before) * (total - before)
+        before = total
+    return energy
 
 
 @compiled

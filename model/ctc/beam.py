@@ -231,7 +231,7 @@ class BeamDecoder:
         if log_probs.ndim != 3 or log_probs.shape[::2] != (len(states), len(self.vocabulary)):
             wanted = f"({len(states)}, T, {len(self.vocabulary)})"
             raise ValueError(f"log-probs of these streams must be {wanted}, not {log_probs.shape}")
-        addresses = np.array([state.opened() for state in states], np.int64)  # (B,)
+        addresses = np.array([state.address or state.opened() for state in states], np.int64)  # (B,)
         report = np.empty((len(states), kernel.REPORT), np.int64)
         frames = log_probs.shape[1]
         for begin in range(0, frames, BLOCK_FRAMES):
@@ -302,11 +302,12 @@ class BeamDecoder:
 
     def _read(self, state: BeamState, count: int) -> tuple[list[Word], int]:
         """Return the words that a kernel has written, and the frame after the last word."""
-        block, words, at, end = memoryview(state.block), list[Word](), self._out_symbols, state.last_end
+        block, words, at, end = state.block.data, list[Word](), self._out_symbols, state.last_end
         records = _RECORD.iter_unpack(block[self._out_words : self._out_words + _RECORD.size * count])
         sums = block[self._out_sums : self._out_sums + 8 * count].cast("d")
         for (start, last, length, word), log_prob in zip(records, sums, strict=True):
-            begin, end = max(start, end), max(last + 1, start, end)
+            begin = max(start, end)
+            end = last + 1 if last >= begin else begin
             if word >= 0 and self.phone_lexicon is not None and self.lm is not None:
                 text = self.lm.words[word]
             else:

@@ -81,7 +81,8 @@ class ActiveSession:
         try:
             for piece in work:
                 if isinstance(piece.tag, StepTag):
-                    speech.engine.push(speech.ids[piece.channel], piece.row, tag=piece.tag, reset=piece.reset)
+                    row = piece.pcm if piece.prompt is None else piece.row
+                    speech.engine.push(speech.ids[piece.channel], row, tag=piece.tag, reset=piece.reset)
                     if piece.forks:
                         speech.engine.export(speech.ids[piece.channel], FORK)
                 else:

@@ -169,13 +169,15 @@ class WordDelays:
         shown, stable = self._counted.get(event.channel, (0, 0))
         words, final = event.words, isinstance(event, Final)
         now_stable = len(words) if isinstance(event, Final) else event.stable_words
-        if len(words) > shown or now_stable > stable or (final and words):
-            since_s = event.start_s + event.duration_s + self._clock() - timing.arrived_s
-            self._by_kind["shown"].observe_all([since_s - word.end_s for word in words[shown:]])
+        if not (final or len(words) > shown or now_stable > stable):
+            return
+        since_s = event.start_s + event.duration_s + self._clock() - timing.arrived_s
+        self._by_kind["shown"].observe_all([since_s - word.end_s for word in words[shown:]])
+        if now_stable > stable:
             self._by_kind["stable"].observe_all([since_s - word.end_s for word in words[stable:now_stable]])
-            if final and words:
-                self._by_kind["final"].observe_all([since_s - word.end_s for word in words])
-                self._time_to_final.observe(since_s - words[-1].end_s)
+        if final and words:
+            self._by_kind["final"].observe_all([since_s - word.end_s for word in words])
+            self._time_to_final.observe(since_s - words[-1].end_s)
         counted = (0, 0) if final else (max(shown, len(words)), max(stable, now_stable))
         self._counted[event.channel] = counted
 

@@ -92,7 +92,7 @@ class Transcript:
         confidence = sum([word.confidence for word, _ in displayed]) / len(displayed) if displayed else 0.0
         transcript, mean = _encode(joined([text for _, text in displayed])), _encode(round(confidence, 4))
         words_json = b",".join(self._parts)
-        languages = languages_of(word for word, _ in displayed)
+        languages = languages_of([word for word, _ in displayed])
         spoken = b',"languages":%b' % _encode(languages) if languages else b""
         last = b',"detected_language":%b' % _encode(detected([word for word, _ in displayed])) if languages else b""
         alternative = b'{"transcript":%b,"confidence":%b,"words":[%b]%b}' % (transcript, mean, words_json, spoken)

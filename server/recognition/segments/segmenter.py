@@ -273,7 +273,8 @@ class Segmenter:
         has_text = segment.state.has_text
         if not has_text:
             until_s = segment.silent_until_s(every_step=rules.every_step)
-            if rules.ends_silence(until_s - segment.start_s, self.utterance.voiceless_s):
+            voiceless_s = None if self.utterance.speech is None else self.utterance.voiceless_s
+            if rules.ends_silence(until_s - segment.start_s, voiceless_s):
                 events.append(self._final(FinalReason.ENDPOINT, until_s=until_s))
                 return
         stable = segment.decoder.stable_words(segment.state)
