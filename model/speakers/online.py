@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.speakers.vectors import ONE, SIZE, Integers, Vector, rounded, unit
-from model.speakers.ward import divided
+from model.speakers.ward import Apart, divided
 
+APART = Apart(least=0.15, more=0.012, far=2.4)
 TOGETHER = 5
 """Successive vectors without a pause that are one group."""
 LEAST = 4
@@ -38,14 +39,18 @@ COMPARED = 32
 """Last vectors that are compared with a speaker that is found only now."""
 SETTLED = 3
 """Vectors after which the speaker of a vector counts as returned."""
+FOR_FIRST = 0.2
+"""Similarity by which another speaker than the first one has to be nearer, in a stream that listens to the first."""
 _HEAD, _SPAN = struct.Struct("<IIIIIII"), struct.Struct("<dd")
 
 
 class OnlineSpeakers:
     """Speakers of a stream, numbered from 0 in the order of their first appearance; at most `most`."""
 
-    def __init__(self, most: int = 8) -> None:
+    def __init__(self, most: int = 8, *, listens: bool = False) -> None:
+        """`listens`: number 0 stays with the voice of the first vectors, and in doubt a word is its."""
         self.most = most
+        self._listens = listens
         self._sums = np.zeros((0, SIZE), np.int64)  # of the groups, like the next three
         self._counts = np.zeros(0, np.int64)
         self._numbers = np.zeros(0, np.int64)  # speaker; -1 for a group that is too small for one
@@ -74,8 +79,10 @@ class OnlineSpeakers:
 
     def _best(self) -> Sequence[int]:
         """Return the speakers of the last vectors."""
-        scores = self._scores[:, : len(self._voices)]
-        self._path = self._path or best_path(scores, begins(np.array(self._spans)))
+        if not self._path:
+            scores = self._scores[:, : len(self._voices)].copy()
+            scores[:, 0] += round(FOR_FIRST * ONE) * self._listens
+            self._path = best_path(scores, begins(np.array(self._spans)))
         return self._path
 
     def speaker_at(self, start_s: float, end_s: float) -> tuple[int | None, float]:
@@ -126,7 +133,7 @@ class OnlineSpeakers:
 
     def copy(self) -> OnlineSpeakers:
         """Return an independent copy, for a fork of the stream."""
-        other = OnlineSpeakers(self.most)
+        other = OnlineSpeakers(self.most, listens=self._listens)
         other.restore(self.state())
         return other
 
@@ -159,7 +166,7 @@ class OnlineSpeakers:
             self._counts[group] //= 2
         self._products = self._sums @ self._sums.T
         if len(self._sums) > GROUPS:
-            clusters = divided(self._products, self._counts, GROUPS, GROUPS)
+            clusters = divided(self._products, self._counts, GROUPS, GROUPS, APART)
             firsts = [int(np.flatnonzero(clusters == cluster)[0]) for cluster in range(GROUPS)]
             for group, cluster in enumerate(clusters):
                 if group != (first := firsts[cluster]):
@@ -172,7 +179,7 @@ class OnlineSpeakers:
 
     def _divide(self) -> None:
         """Divide the groups into speakers, and give each the number that most of its vectors had."""
-        clusters = divided(self._products, self._counts, 1, len(self._counts))
+        clusters = divided(self._products, self._counts, 1, len(self._counts), APART)
         sizes = np.bincount(clusters, self._counts).astype(np.int64)
         votes = np.zeros((len(sizes), self.most), np.int64)
         np.add.at(votes, clusters, self._returned * MOST_COUNTED)
@@ -180,6 +187,8 @@ class OnlineSpeakers:
         np.add.at(votes, (clusters[known], self._numbers[known]), self._counts[known])
         votes[:, self._returned.sum(axis=0) == 0] += 1  # numbers that were not returned are free
         votes[(sizes < LEAST) & (np.arange(len(sizes)) != sizes.argmax())] = 0
+        if self._listens:
+            votes[clusters[0], 0] = np.iinfo(np.int64).max  # the first group has the first vectors
         numbers = np.full(len(clusters), -1, np.int64)
         while votes.any():
             cluster, number = divmod(int(votes.argmax()), self.most)

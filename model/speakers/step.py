@@ -29,7 +29,7 @@ FRAMES = 8
 """Frames of 10 ms in a step."""
 HOP, RUNS = 5, 2
 """Steps from a vector to the next, and most runs of a stream at a time."""
-FOLLOWS, ENDS = 15, 25
+FOLLOWS, ENDS = 20, 25
 """Steps with voice of a run at which the next one begins, and at which it ends."""
 LEAST, LEAST_NEW = 5, 2
 """Least steps with voice in a run with a vector, and among the last `HOP`."""

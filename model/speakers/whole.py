@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from model.speakers.online import begins, best_path
 from model.speakers.vectors import ONE, Integers, rounded, unit
-from model.speakers.ward import Labels, divided
+from model.speakers.ward import NEVER, Apart, Labels, divided
 
+APART = Apart(least=0.05, more=0.0175, far=3.5)
 LEAST = 5
 """Vectors of a speaker: smaller groups are not speakers, unless there are no others."""
 TOGETHER = 5
@@ -37,7 +38,7 @@ def speakers_of_recording(
     groups = np.zeros(len(counts), np.int64)
     for first in range(0, len(counts), BLOCK):
         part = slice(first, first + BLOCK)
-        groups[part] = divided(totals[part] @ totals[part].T, counts[part], GROUPS, GROUPS) + first
+        groups[part] = divided(totals[part] @ totals[part].T, counts[part], GROUPS, GROUPS, APART) + first
     totals, counts = _summed(totals, groups, counts)
     totals, counts = _summed(totals, _voices(totals, counts, minimum, maximum), counts)
     order = np.argsort(-counts, kind="stable")
@@ -67,8 +68,8 @@ def _runs(after_pause: NDArray[np.bool_]) -> Labels:
 
 def _voices(totals: Integers, counts: Integers, minimum: int, maximum: int) -> Labels:
     products = totals @ totals.T
-    labels = divided(products, counts, 1, maximum)
-    return labels if labels.max() + 1 >= minimum else divided(products, counts, minimum, minimum, near=0.0)
+    labels = divided(products, counts, 1, maximum, APART)
+    return labels if labels.max() + 1 >= minimum else divided(products, counts, minimum, minimum, NEVER)
 
 
 def _summed(totals: Integers, labels: Labels, counts: Integers | None = None) -> tuple[Integers, Integers]:

@@ -45,7 +45,7 @@ class Speakers:
 
     def __init__(self, rules: SpeakerRules) -> None:
         self._rules = rules
-        self._online = OnlineSpeakers(rules.maximum)
+        self._online = OnlineSpeakers(rules.maximum, listens=rules.listens and not rules.voice)
         self._known_voice = KnownVoice(np.frombuffer(rules.voice, np.float32)) if rules.voice else None
         self._ahead: deque[tuple[int, float, Vector]] = deque()  # (end sample, length in s, vector), not yet counted
         self._known = 0  # samples whose vectors are known

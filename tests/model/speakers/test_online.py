@@ -64,8 +64,32 @@ def test_one_voice_is_one_speaker() -> None:
         assert {number for number, _ in follow(OnlineSpeakers(), vectors, spans)} == {0}
 
 
+def test_a_stream_that_listens_keeps_number_0_for_the_first_voice() -> None:
+    vectors, spans, _ = made([(0, 2), (1, 16), (0, 12), (1, 12)])
+    spans[2:] += 2.0
+    last = {}
+    for listens in (False, True):
+        speakers = OnlineSpeakers(listens=listens)
+        follow(speakers, vectors, spans)
+        last[listens] = [speakers.speaker_at(*spans[at])[0] for at in (22, 36)]
+        assert [speakers.copy().speaker_at(*spans[at])[0] for at in (22, 36)] == last[listens]
+    assert last == {False: [1, 0], True: [0, 1]}
+
+
+def test_in_doubt_a_word_is_of_the_first_voice_in_a_stream_that_listens() -> None:
+    vectors, spans, _ = made([(0, 14), (1, 14)])
+    between = vectors[:14].sum(axis=0) + 1.15 * vectors[14:].sum(axis=0)  # a little nearer to the second voice
+    found = []
+    for listens in (False, True):
+        speakers = OnlineSpeakers(listens=listens)
+        follow(speakers, vectors, spans)
+        speakers.take((between / np.linalg.norm(between)).astype(np.float32), *(spans[-1] + 4.0))
+        found.append(speakers.speaker_at(*(spans[-1] + 4.0))[0])
+    assert found == [1, 0]
+
+
 def test_a_change_after_a_pause_needs_less_than_one_without() -> None:
-    vectors, spans, _ = made([(0, 14), (1, 14), (0, 10), (1, 2), (0, 10)], noise=0.1)
+    vectors, spans, _ = made([(0, 14), (1, 14), (0, 10), (1, 2), (0, 10)], noise=0.08)
     mixed = vectors + 0.75 * vectors[0]  # similar to the first voice
     vectors[38:40] = (mixed / np.linalg.norm(mixed, axis=1, keepdims=True))[38:40]
     late = spans.copy()

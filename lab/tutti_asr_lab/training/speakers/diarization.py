@@ -3,6 +3,7 @@
 `python -m tutti_asr_lab.training.speakers.diarization DATA` writes tables; DATA is the folder of speech. It needs
 `pip install -e ./lab[speakers]`. Words are labeled as a live
 stream labels them, in the final result of their phrase (`live`), and with all of the recording (`whole`).
+"Lost" and "marked": `lost_and_marked`.
 The diarization error is that of pyannote.metrics, without and with a collar of 0.25 s on both sides.
 """
 
@@ -28,6 +29,7 @@ from tutti_asr_lab.training.speakers.conversations import PCM, Band, Conversatio
 
 PAUSE_S, DELAY_S = 0.3, 0.5
 """Pause after a phrase, and the time from its last word to its final result."""
+MARKED_S = 1.5
 COLLAR_S = 0.5  # pyannote's: of both sides together
 
 Labels = Sequence[int]
@@ -77,9 +79,12 @@ def vectors_of(conversations: Sequence[Conversation], model: SpeakerModel) -> li
     ]
 
 
-def live_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
-    """Return the speaker of each word as the final result of its phrase gives it; -1 for none."""
-    speakers, at, labels = OnlineSpeakers(), 0, [-1] * len(words)
+def live_labels(words: Sequence[Spoken], given: Vectors, *, listens: bool = False) -> Labels:
+    """Return the speaker of each word as the final result of its phrase gives it; -1 for none.
+
+    `listens`: as in a stream with `speaker=first`.
+    """
+    speakers, at, labels = OnlineSpeakers(listens=listens), 0, [-1] * len(words)
     order = sorted(range(len(words)), key=lambda index: words[index].end_s)
     phrase: list[int] = []
     for index, following in itertools.zip_longest(order, order[1:]):
@@ -104,6 +109,26 @@ def whole_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
         if len(labels)
         else [0] * len(words)
     )
+
+
+def lost_and_marked(conversations: Sequence[Conversation], given: Sequence[Vectors]) -> tuple[float, float]:
+    """Return what `speaker=first` does live: the share of the first voice's words that are marked as another one's.
+
+    And that of the other voices' words in turns of at least `MARKED_S`.
+    """
+    counts = np.zeros((2, 2), np.int64)  # other voice, marked
+    for conversation, vectors in zip(conversations, given, strict=True):
+        words = conversation.words
+        first = min(words, key=lambda word: word.start_s).speaker
+        long = [turn for turn in conversation.turns if turn.end_s - turn.start_s >= MARKED_S]
+        for word, label in zip(words, live_labels(words, vectors, listens=True), strict=True):
+            middle = (word.start_s + word.end_s) / 2
+            if word.speaker == first or any(
+                turn.speaker == word.speaker and turn.start_s <= middle <= turn.end_s for turn in long
+            ):
+                counts[int(word.speaker != first), int(label > 0)] += 1
+    lost, marked = counts[:, 1] / np.maximum(counts.sum(axis=1), 1)
+    return float(lost), float(marked)
 
 
 def right(words: Sequence[Spoken], labels: Labels) -> int:
@@ -205,7 +230,19 @@ def main() -> None:
     parser.add_argument("--part", choices=("tune", "report"), default="report")
     options = parser.parse_args()
     groups, model = recordings_of(options.data, options.part), load_speaker_model(24)
-    titles = ("voices", "band", "number", "overlap", "", "words", "number right", "DER", "collar", "JER")
+    titles = (
+        "voices",
+        "band",
+        "number",
+        "overlap",
+        "",
+        "words",
+        "number right",
+        "DER",
+        "collar",
+        "JER",
+        "lost, marked",
+    )
     sys.stdout.write(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}\n")
     for place, (group, band, count, overlap, conversations) in enumerate(SETS):
         dice = np.random.default_rng(place)
@@ -217,7 +254,8 @@ def main() -> None:
         for name, label in (("live", live_labels), ("whole", whole_labels)):
             errors = (DiarizationErrorRate(), DiarizationErrorRate(collar=COLLAR_S), JaccardErrorRate())
             result = figures(mixed, given, label, errors)
-            numbers = (result.words, result.voices, result.error, result.error_with_collar, abs(errors[2]))
+            numbers = [result.words, result.voices, result.error, result.error_with_collar, abs(errors[2])]
+            numbers += lost_and_marked(mixed, given) if name == "live" and count == 2 and not overlap else ()
             cells = (group, band, f"{count}", f"{overlap:.0%}", name, *(f"{figure:.3f}" for figure in numbers))
             sys.stdout.write(f"| {' | '.join(cells)} |\n")
             sys.stdout.flush()
