@@ -39,6 +39,7 @@ class PublishedDescription:
     hop: int = HOP
     raw: bool = False
     left: int = 0
+    doubts_steady_audio: bool = False  # unless an operator asks for it: the words are those of the model
 
     @property
     def step_samples(self) -> int:
@@ -64,11 +65,6 @@ class PublishedDescription:
     def delay_frames(self) -> int:
         """Output frames of the steps before the first window is complete."""
         return (self.first_steps - 1) * self.frames_per_step
-
-    @property
-    def doubts_steady_audio(self) -> bool:
-        """False: the words are those of the model, token by token."""
-        return False
 
     @property
     def least_confidence(self) -> float:

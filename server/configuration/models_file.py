@@ -35,6 +35,9 @@ class ModelEntry(BaseModel):
     precision: Literal["auto", "int8", "bf16", "fp32", "fp16"] | None = None
     default: bool = False
     on_demand: bool = False  # loaded with the first request for it
+    drop_words_in_noise: bool | None = (
+        None  # of a published model: words in audio of constant level; else it keeps them
+    )
 
     @property
     def own(self) -> dict[str, object]:

@@ -14,11 +14,14 @@ from model.acoustic import load_model
 from model.audio import levels
 from model.checkpoint import digest_of
 from model.ctc.interface import Decoder
+from model.ctc.interface import digest_of as digest_of_parts
 from model.decoder import accurate_of, decoder_of, grammars_of
 from model.errors import CheckpointError
 from model.facts import AcousticModel, ModelFacts
+from model.published.timing import PublishedDescription
 from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
+from server.errors import SettingsError
 from server.models.engine_source import AuxiliaryModel, EngineSource, LocalEngines
 from server.models.selection import is_english, is_language
 from server.models.whisper import whisper_decoder
@@ -65,8 +68,12 @@ def load_acoustic(settings: Settings) -> AcousticModel:
 def load_decoders(
     facts: ModelFacts, entry: ModelEntry | None, settings: Settings, engines: EngineSource
 ) -> LoadedModel:
-    """Load the decoders of one model by its own settings, from its description alone. Raises: ModelError."""
+    """Load the decoders of one model by its own settings, from its description alone.
+
+    Raises: ModelError, SettingsError.
+    """
     levels.warm_up()
+    facts = _with_gate(facts, entry)
     decoder = decoder_of(
         facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, reproducible=settings.reproducible
     )
@@ -85,6 +92,21 @@ def load_decoders(
     if is_english(loaded.languages):
         shipped_tagger().warm_up()
     return loaded
+
+
+def _with_gate(facts: ModelFacts, entry: ModelEntry | None) -> ModelFacts:
+    """Return the facts of a model whose words in noise are dropped if its entry asks for it. Raises: SettingsError."""
+    if entry is None or entry.drop_words_in_noise is None:
+        return facts
+    if not isinstance(facts.config, PublishedDescription):
+        raise SettingsError(
+            f"models: {entry.name!r}: drop_words_in_noise is for published models, and words of this one are always "
+            "dropped in noise; leave it out"
+        )
+    if not entry.drop_words_in_noise:
+        return facts
+    config = replace(facts.config, doubts_steady_audio=True)
+    return replace(facts, config=config, digest=digest_of_parts(facts.digest, "drop_words_in_noise"))
 
 
 def auxiliary_of(settings: Settings) -> tuple[Auxiliary, ...]:

@@ -101,6 +101,7 @@ def _facts(model: AcousticModel, published: PublishedModel | None, path: Path) -
         "spelling": tokens.spelling,
         "file_bytes": sum(file.stat().st_size for file in files),
         "state_bytes": model.slots(capacity=1, largest=1).state_bytes,
+        "words_in_noise": "dropped" if config.doubts_steady_audio else "kept",
     }
 
 

@@ -35,6 +35,8 @@ def _facts(model: Document) -> Iterator[tuple[str, str]]:
     latency = f"at most {model['latency_ms']:g} ms from a sound until the step that decodes it has its audio"
     yield "latency", latency if model["kind"] in OWN_KINDS else f"{latency}, due to the window"
     yield "symbols", f"{model['symbols']}: {model['spelling']}"
+    drop = "; drop_words_in_noise = true in a file of models drops them" if model["words_in_noise"] == "kept" else ""
+    yield "words in noise", model["words_in_noise"] + drop
     yield (
         "size",
         f"{model['file_bytes'] / MB:.1f} MB of files, {model['state_bytes'] / 1024:.1f} KiB of state per stream",

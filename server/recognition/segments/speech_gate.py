@@ -47,7 +47,7 @@ class Levels(msgspec.Struct, frozen=True, gc=False):
     first: int
     rate: float  # levels a second
     lead_s: float  # silence before the audio
-    delay_s: float  # audio after a word that the model has already received when it outputs the word
+    delay_s: float  # audio after a word that the model has always received when it outputs the word
     doubts: bool  # False: every word counts
 
     def has_speech(self, word: Word) -> bool:
@@ -69,7 +69,7 @@ class SpeechGate:
         step_s = config.step_samples / config.sample_rate
         self._per_step = max(1, round(step_s / LEVEL_S))
         self._rate, self._lead_s = self._per_step / step_s, config.lead_samples / config.sample_rate
-        self._delay_s = config.delay_frames * config.frame_s
+        self._delay_s = config.delay_frames * config.frame_s - self._lead_s
         self._half = round(HALF_PERIOD_S * config.sample_rate)
         self._limits = level_limits(config.step_samples // self._per_step)
         self._values = bytearray()  # levels of all steps sent, from level `_first` of the decoder state on
