@@ -32,6 +32,8 @@ from model.transducer.beam import BEAMS as TRANSDUCER_BEAMS
 from model.transducer.beam import MAX_BEAMS as MAX_TRANSDUCER_BEAMS
 from model.transducer.beam import TransducerBeamDecoder
 from model.transducer.decoder import TransducerDecoder
+from model.transducer.language import WEIGHTS as TRANSDUCER_WEIGHTS
+from model.transducer.language import PieceLanguage
 from model.transducer.rewind import TransducerRewind
 
 SHIPPED_LM = Path(model.__file__).parent / "weights" / "tutti-words.arpa.gz"
@@ -181,18 +183,30 @@ def _transducer(
     *,
     alone: bool,
 ) -> TransducerDecoder:
-    """Return the decoder of a transducer, greedy unless beam search is asked for. Raises: PublishedModelError."""
+    """Return the decoder of a transducer: greedy unless beam search or a language model is asked for.
+
+    Raises: PublishedModelError, LanguageModelError; ModelError for the weights.
+    """
     name, frame_s = facts.config.name, facts.config.frame_s
-    if isinstance(lm, Path):
-        raise PublishedModelError(f"{name} is a transducer, which is searched without a language model: leave out --lm")
-    if decoder != "beam":
+    path = lm if isinstance(lm, Path) else None
+    if path is not None and decoder == "greedy":
+        raise PublishedModelError(f"{name}: greedy search has no language model: leave out --lm, or --decoder greedy")
+    if decoder != "beam" and path is None:
         return TransducerDecoder(transducer.load(), frame_s, transducer.digest, alone=alone)
     beams = TRANSDUCER_BEAMS if beams is None else beams
     if not 1 <= beams <= MAX_TRANSDUCER_BEAMS:
         raise PublishedModelError(
             f"{name} is a transducer, whose beam search has 1 to {MAX_TRANSDUCER_BEAMS} beams, not --beams {beams}"
         )
-    return TransducerBeamDecoder(transducer.load(), frame_s, transducer.digest, beams=beams, alone=alone)
+    language = None
+    if path is not None:
+        weights = tuned_weights(path, (), name) or TRANSDUCER_WEIGHTS
+        try:
+            language = PieceLanguage(LanguageModel.load(path), facts.tokens, weights)
+        except LanguageModelError as error:
+            raise LanguageModelError(f"--lm {path} cannot be used with {name}: {error}") from error
+    networks = transducer.load()
+    return TransducerBeamDecoder(networks, frame_s, transducer.digest, beams=beams, alone=alone, language=language)
 
 
 def rewind_of(decoder: Decoder) -> RewindDecoder | None:

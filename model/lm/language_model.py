@@ -110,6 +110,12 @@ class LanguageModel:
         score_text(*self.trie.arrays, self.start_state if bos else ROOT, ids, out)
         return [float(value) for value in out]
 
+    def follow(self, state: int, word_id: int) -> tuple[float, int]:
+        """Natural log-probability of a word by its id in a state, and the state after it."""
+        out = np.empty(1, np.float32)
+        after = score_text(*self.trie.arrays, state, np.array([word_id], np.int32), out)
+        return float(out[0]), int(after)
+
     def state_after(self, words: Sequence[str], *, bos: bool = True) -> int:
         """State after these words; with `bos` from the start of a sentence, else without context."""
         ids = self.ids(words)

@@ -3,6 +3,7 @@
 A hypothesis is a sequence of symbols with the context of the prediction network and its output, computed once. In a
 frame each may end with a blank, or be extended by the symbols that a frame may have; hypotheses of equal symbols are
 added up. Symbols that all hypotheses share are committed: they never change. A row's bits do not depend on the others.
+Scores of a language model of words may be added (shallow fusion).
 
 Source: Graves 2012; one symbol a frame as icefall's modified beam search; several as Kim et al. 2020 (expansion).
 """
@@ -24,9 +25,11 @@ from model.ctc.interface import digest_of
 from model.ctc.words import Word
 from model.published.transducer.networks import TransducerNetworks
 from model.transducer.decoder import NOWHERE, TransducerDecoder, TransducerState
+from model.transducer.language import NO_LANGUAGE, LanguageState, PieceLanguage
 from model.transducer.terms import TermState
 
 BEAMS, MAX_BEAMS = 4, 8
+CHOICES = 4  # with a language model, symbols of a hypothesis for each beam that it scores
 SURE = math.log(0.999)  # a frame whose blank is at least as likely leaves all hypotheses as they are
 OPEN_SYMBOLS = 100  # of hypotheses that share no first symbol: then all but the best are dropped
 Floats = NDArray[np.float32]
@@ -44,12 +47,13 @@ class Emitted(NamedTuple):
 class Hypothesis:
     """Symbols that are not committed, with the score of all; arrays are those after `open`, None until computed."""
 
-    score: float  # of the model
+    score: float  # of the model, and of the language model if there is one
     bonus: float  # of key terms
     position: TermState
     open: tuple[Emitted, ...]
     context: NDArray[Any]
     output: Floats | None
+    language: LanguageState = NO_LANGUAGE
 
     @property
     def total(self) -> float:
@@ -85,6 +89,7 @@ class SavedHypothesis(msgspec.Struct, array_like=True, frozen=True):
     open: tuple[Emitted, ...]
     context: bytes
     output: bytes
+    language: LanguageState
 
 
 class SavedBeams(msgspec.Struct, array_like=True, frozen=True):
@@ -108,26 +113,36 @@ class TransducerBeamDecoder(TransducerDecoder):
         *,
         beams: int = BEAMS,
         alone: bool = False,
+        language: PieceLanguage | None = None,
     ) -> None:
         """`beams`: most hypotheses of a stream; `alone`: compute rows one at a time if they depend on each other.
+
+        `language`: n-grams of words whose scores are added.
 
         Raises: ValueError.
         """
         if not 1 <= beams <= MAX_BEAMS:
             raise ValueError(f"the beam search of a transducer has 1 to {MAX_BEAMS} beams, not {beams}")
         super().__init__(networks, frame_s, digest)
-        self.beams = beams
+        self.beams, self.language = beams, language
         self._alone = alone and networks.rows.dependent
 
     @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
-        return digest_of(f"{self.beams} {OPEN_SYMBOLS} {SURE}", super().digest)
+        own = f"{self.beams} {OPEN_SYMBOLS} {SURE}"
+        return digest_of(own, super().digest, *([] if self.language is None else [self.language.digest, f"{CHOICES}"]))
+
+    @property
+    def lm_digest(self) -> str:
+        """Digest of the language model, empty without one."""
+        return "" if self.language is None else self.language.lm_digest
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TransducerBeamState:
         """Return a new state that ignores the first `skip_frames` frames."""
         (context,), (output,) = self.networks.start
-        first = Hypothesis(0.0, 0.0, NOWHERE, (), context, output)
+        language = NO_LANGUAGE if self.language is None else self.language.after(())
+        first = Hypothesis(0.0, 0.0, NOWHERE, (), context, output, language)
         state = TransducerBeamState(skip_frames, previous=self.tokens.blank, hypotheses=(first,))
         self.set_bias(state, bias)
         return state
@@ -135,7 +150,9 @@ class TransducerBeamDecoder(TransducerDecoder):
     def start_after(self, frame: int, pieces: Sequence[int], bias: Bias) -> TransducerBeamState:
         """Return a state that begins at a frame of a stream, after these pieces of it."""
         state, (context, output) = self.start(0, bias), self.after(pieces)
-        state.hypotheses, state.frames = (replace(state.hypotheses[0], context=context, output=output),), frame
+        language = NO_LANGUAGE if self.language is None else self.language.after(pieces)
+        first = replace(state.hypotheses[0], context=context, output=output, language=language)
+        state.hypotheses, state.frames = (first,), frame
         return state
 
     def set_bias(self, state: GreedyState, bias: Bias) -> None:
@@ -161,7 +178,7 @@ class TransducerBeamDecoder(TransducerDecoder):
         for one in state.hypotheses:
             assert one.output is not None, "it is computed at the end of a frame"
             arrays = one.context.tobytes(), one.output.tobytes()
-            hypotheses.append(SavedHypothesis(one.score, one.bonus, one.position, one.open, *arrays))
+            hypotheses.append(SavedHypothesis(one.score, one.bonus, one.position, one.open, *arrays, one.language))
         return msgspec.msgpack.encode(SavedBeams(super().save(state), state.emitted_any, tuple(hypotheses)))
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TransducerBeamState:
@@ -170,9 +187,11 @@ class TransducerBeamDecoder(TransducerDecoder):
         state, (context, output) = super().load(read.committed, bias), self.networks.start
         assert isinstance(state, TransducerBeamState), "as started"
         states, size = (1 if state.terms is None else state.terms.states), len(self.tokens.symbols)
+        contexts = 1 if self.language is None else self.language.contexts
         if not 1 <= len(read.hypotheses) <= self.beams or not all(
             (len(one.context), len(one.output)) == (context.nbytes, output.nbytes)
             and 0 <= one.position.state < states
+            and 0 <= one.language.context < contexts
             and all(0 <= emitted.symbol < size for emitted in one.open)
             for one in read.hypotheses
         ):
@@ -180,12 +199,10 @@ class TransducerBeamDecoder(TransducerDecoder):
         state.emitted_any = read.emitted_any
         state.hypotheses = tuple(
             Hypothesis(
-                one.score,
-                one.bonus,
-                one.position,
-                one.open,
+                *(one.score, one.bonus, one.position, one.open),
                 np.frombuffer(one.context, context.dtype).reshape(context.shape[1:]),
                 np.frombuffer(one.output, np.float32),
+                one.language,
             )
             for one in read.hypotheses
         )
@@ -226,15 +243,21 @@ class TransducerBeamDecoder(TransducerDecoder):
     def take(self, state: GreedyState, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the best hypothesis, which is the only one then."""
         assert isinstance(state, TransducerBeamState), "one of this decoder"
-        best, terms = state.hypotheses[0], state.terms
-        if count is None and terms is not None:
-            best = max(state.hypotheses, key=lambda one: one.total + terms.ending(one.position))
+        best = state.hypotheses[0]
+        if count is None:
+            best = max(state.hypotheses, key=lambda one: one.total + self._ending(state, one))
         if count is None or count > len(state.closed):
             self._commit(state, (best,), len(best.open))
         state.written = None
         taken = super().take(state, count)
         state.written = None
         return taken
+
+    def _ending(self, state: TransducerBeamState, hypothesis: Hypothesis) -> float:
+        """Return by how much its total changes if the text ends here."""
+        terms, language = state.terms, self.language
+        closing = 0.0 if terms is None else terms.ending(hypothesis.position)
+        return closing if language is None else closing + language.ending(hypothesis.language, state.bias)
 
     def _words_of(self, state: TransducerBeamState, hypothesis: Hypothesis) -> tuple[Word, ...]:
         if not hypothesis.open:
@@ -308,17 +331,19 @@ class TransducerBeamDecoder(TransducerDecoder):
         """Return the best hypotheses with one more symbol, given log-probabilities (H, V)."""
         if not hypotheses:
             return []
-        terms, longer = state.terms, list[Hypothesis]()
+        terms, lm, longer = state.terms, self.language, list[Hypothesis]()
         raised = log_probs if terms is None else log_probs + np.stack([terms.bonus(one.position) for one in hypotheses])
         raised = np.where(self._search.writes, raised, -np.inf)  # (H, V)
-        count = min(self.beams, int(self._search.writes.sum()))
+        count = min(self.beams * (1 if lm is None else CHOICES), int(self._search.writes.sum()))
         best = np.argsort(-raised, axis=1, kind="stable")[:, :count].tolist()
         for one, symbols, row in zip(hypotheses, best, log_probs, strict=True):
             for symbol in symbols:
                 position, bonus = (one.position, 0.0) if terms is None else terms.follow(one.position, symbol)
+                language, more = (NO_LANGUAGE, 0.0) if lm is None else lm.follow(one.language, symbol, state.bias)
                 log_prob = float(row[symbol])
                 emitted = (*one.open, Emitted(symbol, state.frames, log_prob))
-                longer.append(Hypothesis(one.score + log_prob, one.bonus + bonus, position, emitted, one.context, None))
+                score, bonus = one.score + log_prob + more, one.bonus + bonus
+                longer.append(Hypothesis(score, bonus, position, emitted, one.context, None, language))
         return sorted(longer, key=lambda one: -one.total)[: self.beams]
 
     def _complete(self, groups: Sequence[list[Hypothesis]]) -> None:

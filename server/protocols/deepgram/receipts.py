@@ -104,4 +104,4 @@ def _search(decoder: Decoder) -> tuple[str, int]:
 
 def _language_model(decoder: Decoder) -> str:
     """Return the digest of the language models, empty without any."""
-    return decoder.lm_digest if isinstance(decoder, BeamDecoder | TwoPassDecoder) else ""
+    return decoder.lm_digest if isinstance(decoder, BeamDecoder | TransducerBeamDecoder | TwoPassDecoder) else ""

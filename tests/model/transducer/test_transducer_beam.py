@@ -123,11 +123,9 @@ def test_a_stream_has_the_same_bits_alone_in_company_saved_and_copied(kind):
     assert greedy.digest != decoder.digest
 
 
-def test_beams_and_language_models_that_a_transducer_has_not_are_refused(tmp_path):
+def test_beams_that_a_transducer_has_not_are_refused():
     facts = model_of(KINDS[0]).facts
     assert decoder_of(facts, decoder="beam").beams == 4
     for beams in (9, BEAMS):  # also the default of other models
         with pytest.raises(PublishedModelError, match=f"has 1 to 8 beams, not --beams {beams}"):
             decoder_of(facts, decoder="beam", beams=beams)
-    with pytest.raises(PublishedModelError, match="leave out --lm"):
-        decoder_of(facts, lm=tmp_path / "words.arpa")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from model.decoder import decoder_of
 from server.audio.pcm import PCM
 from server.recognition.keyterms.keyterms import MAX_WORDS, Keyterms, rare_terms
 from server.resume.tickets import new_key
+from tests.model.transducer.test_transducer_language import written
 from tests.server.models.test_published_server import finals_of, listen, speech, squeezed
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.networks.published import model_of
@@ -183,9 +185,11 @@ def test_streams_with_other_terms_do_not_change_each_other(served: Any, kind: st
     assert texts == [alone[at % 4] for at in range(8)]
 
 
-def test_beam_search_in_a_server_has_the_text_without_one_also_when_resumed() -> None:
+@pytest.mark.parametrize("with_lm", [False, True])
+def test_beam_search_in_a_server_has_the_text_without_one_also_when_resumed(with_lm: bool, tmp_path: Path) -> None:
     kind, pcm = "zipformer2-transducer", speech(RATE)
-    decoder = decoder_of(model_of(kind).facts, decoder="beam")
+    lm = written(tmp_path, [(name, -1.0) for name in terms(kind)]) if with_lm else None
+    decoder = decoder_of(model_of(kind).facts, decoder="beam", lm=lm)
     expected = words_of(kind, Bias.of([(name, 1.0) for name in terms(kind)]), decoder)
     assert expected != words_of(kind, NO_BIAS, decoder)
     options = {"model": model_of(kind), "decoder": decoder, "resume_keys": (new_key(),)}
