@@ -333,7 +333,8 @@ class Settings(BaseSettings):
     @property
     def of_default(self) -> Settings:
         """The settings of the default model alone, for programs that run one. Raises: SettingsError."""
-        return self.of_models()[0][1]
+        entry, own = self.of_models()[0]
+        return own if entry is None else own.model_copy(update={"models": (entry,)})
 
     def of_model(self, entry: ModelEntry | None) -> Settings:
         """Return the settings of one model alone."""

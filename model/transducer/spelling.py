@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 
 from model.ctc.tokens import Tokens
 from model.text.letters import is_ideograph
 
 FIRST_RANKS = 8  # ranks that are about as frequent as one another
+WORDS = 10_000  # whose spellings are kept: streams often have the same key terms
 _NAMED = re.compile(r"<.+>")  # `<unk>`: without text, unlike a byte `<0xNN>`
 Pieces = tuple[int, ...]
 
@@ -35,6 +37,7 @@ class Speller:
                 self._pieces(first=tokens.starts[number]).setdefault(text, number)
                 self.writes[number] = True
         self._longest = max(map(len, (*self._first, *self._next)), default=0)
+        self.spellings = lru_cache(maxsize=WORDS)(self._spellings)
         self._total = math.log(math.log(max(3, len(tokens.symbols))))
 
     @property
@@ -43,13 +46,13 @@ class Speller:
         texts = (text.decode("utf-8", "ignore").lower() for text in (*self._first, *self._next))
         return any("a" <= text[:1] <= "z" or is_ideograph(text) for text in texts)
 
-    def spellings(self, word: str) -> list[Pieces]:
+    def _spellings(self, word: str) -> tuple[Pieces, ...]:
         """Return six ways in which a model may write a word, () for one that it cannot.
 
         Two splits each of small letters, a first capital, and capitals.
         """
         texts = (word, word.capitalize(), word.upper())
-        return [pieces for text in texts for pieces in (self._by_merges(text), self._by_frequency(text)[0])]
+        return tuple(pieces for text in texts for pieces in (self._by_merges(text), self._by_frequency(text)[0]))
 
     def pieces(self, word: str) -> Pieces:
         """Return the likeliest pieces of a word in this spelling, () if it has none."""
@@ -70,10 +73,12 @@ class Speller:
         for end in range(1, len(text) + 1):
             for begin in range(max(0, end - self._longest), end):
                 score, pieces = best[begin]
-                number = self._pieces(first=begin == 0).get(text[begin:end])
+                if score == -math.inf:
+                    continue
+                number = (self._next if begin else self._first).get(text[begin:end])
                 if number is None and begin == 0 and self._space:
                     number = self._next.get(text[:end])
-                if number is None or score == -math.inf:
+                if number is None:
                     continue
                 total = score - math.log(number + FIRST_RANKS) - self._total
                 if total > best[end][0]:

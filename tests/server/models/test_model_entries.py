@@ -66,6 +66,8 @@ def test_a_file_of_models_with_settings_of_their_own(tmp_path: Path) -> None:
     assert (first.name, first.languages, second.name, second.languages) == ("iberia", ("es", "pt"), "en", ())
     assert (iberia.model, iberia.decoder, iberia.lm) == (Path("/models/iberia"), "beam", tmp_path / "es.arpa")
     assert (english.model, english.decoder, english.lm) == (tmp_path / "english", "auto", None)
+    ((alone, own),) = settings.of_default.of_models()
+    assert (alone, own) == (first, iberia), "also what its entry alone says"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from server.errors import SettingsError
 from server.models.loading import LoadedModel, load_local
 from server.resume.tickets import new_key
 from server.settings import Settings
+from server.tools.local import open_replica
 from tests.server.models.test_published_server import finals_of, speech
+from tests.server.processes.children import on_a_loop
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.networks.published import at_rate, model_of, probe_of
 from tests.support.protocols.wire_stream import WireStream
@@ -113,6 +115,13 @@ def test_a_server_without_the_option_does_not_resume_a_stream_with_it() -> None:
     kept, dropped = (loaded("nemo-transducer", drop) for drop in (None, True))
     assert kept.facts.digest != dropped.facts.digest
     assert loaded("nemo-transducer", False).facts == kept.facts
+
+
+@on_a_loop
+async def test_a_program_that_runs_one_model_without_a_server_drops_them_too() -> None:
+    entry = ModelEntry(name="noisy", path=Path(probe_of("t-one-ctc").folder), drop_words_in_noise=True)
+    async with open_replica(Settings(models=(entry,), device="cpu")) as replica:
+        assert replica.models.default.config.doubts_steady_audio
 
 
 def test_the_option_is_refused_for_a_model_of_this_project() -> None:

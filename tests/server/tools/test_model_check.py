@@ -98,6 +98,7 @@ def test_the_shipped_model_is_described_without_a_comparison():
     assert (code, found["ok"]) == (0, True)
     model = found["model"]
     assert (model["kind"], model["latency_ms"], model["spelling"]) == ("ctc-attention", 400.0, "characters")
+    assert "words in noise   dropped" in lines(found)
     assert found["rows"]["equal_bits"] == dict.fromkeys(("1", "2", "3", "8", "32"), True)
     assert set(found["speed"]["batch_ms"]) == {"1", "8", "32", "128"}
     assert "my account number is four seven one nine" in found["audio"]["text"]
@@ -110,6 +111,8 @@ def test_without_sherpa_onnx_only_the_text_is_shown(probe, monkeypatch):
     document = model_check.check(model_check.Asked(folder, DEMO, "cpu", "auto"), model_check.Settings())
     assert document["ok"]
     assert "not compared: it is not installed" in "\n".join(lines(document))
+    drop = "drop_words_in_noise = true in a file of models drops them"
+    assert f"words in noise   kept; {drop}" in lines(document)
 
 
 @pytest.fixture(scope="module")
