@@ -22,8 +22,9 @@ from model.errors import LanguageModelError
 from model.lm.language_model import LanguageModel
 from model.lm.trie import SPECIAL_WORDS, UNKNOWN_ID
 
-WEIGHTS = DecodingWeights(lm_weight=0.3, word_bonus=1.0, unknown_cost=4.0, unknown_letter_cost=0.5)
-"""Weights where no file has others: a prediction network knows likely words already. Estimated, not tuned."""
+WEIGHTS = DecodingWeights(lm_weight=0.3, word_bonus=1.0, unknown_cost=2.0, unknown_letter_cost=0.25)
+"""Weights where no file has others: estimated, not tuned. A prediction network knows likely words already, and a word
+of ten letters that the model does not know costs less than a symbol of which the network is sure (0.99): it stays."""
 BEGINNINGS = 1 << 16  # of words whose best score is kept
 _OTHERS = re.compile(r"[^\w']|_")
 LAST = chr(0x10FFFF)  # after every letter

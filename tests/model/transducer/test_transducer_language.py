@@ -90,6 +90,11 @@ def test_a_word_of_the_model_wins_over_one_that_sounds_a_little_likelier(words):
     assert text_of(beam_decoder(words[0], nothing), frames, NO_BIAS) == "bado keru miro nasi"
 
 
+@pytest.mark.parametrize("word", ["ta", "tavemo"])
+def test_a_clear_word_that_the_model_does_not_know_stays(words, word):
+    assert text_of(beam_decoder(words[0]), spoken(f"bado {word} miro"), NO_BIAS) == f"bado {word} miro"
+
+
 def test_a_word_of_a_key_term_costs_nothing_where_the_model_does_not_know_it(words):
     decoder, frames = beam_decoder(words[0]), spoken(TEXT, confused=CONFUSED)
     assert text_of(decoder, frames, Bias.of([("keru", 0.4)])) == "bado keru miro nasi"
