@@ -67,7 +67,7 @@ class Engine(ModelThread):
         self._ids = itertools.count(1)
         self._commands = mail.commands
         # A full queue, an open and a close for every stream: reached only if the model thread hangs.
-        self._max_commands = model.capacity * (options["max_queued"] + 2)
+        self._max_commands = max(model.capacity, options.get("max_streams", 0)) * (options["max_queued"] + 2)
 
     # Called on any thread:
 

@@ -37,6 +37,11 @@ class SlotPool:
         """Number of slots in use."""
         return len(self._owners)
 
+    @property
+    def free(self) -> int:
+        """Number of slots that `take` can allocate."""
+        return len(self._free)
+
     def take(self) -> Handle:
         """Allocate a slot and reset its state. Raises: PoolFull."""
         if not self._free:

@@ -171,6 +171,6 @@ def _end(code: int, replica: Replica, log_lines: LogLines) -> None:
 
 def warn_of_few_files(settings: Settings) -> None:
     """Raise the limit of open files; log a warning if it stays below what the streams need."""
-    limit, needed = raise_file_limit(), files_needed(settings.slots)
+    limit, needed = raise_file_limit(), files_needed(settings.connected)
     if limit < needed:
         _log.warning("few file descriptors: connections may be dropped", limit=limit, needed=needed)

@@ -23,6 +23,7 @@ SHIPPED_ON_DEMAND = tuple(
 )
 UPLOADS_A_PLACE = 8  # at a time, in the memory of one upload of the largest size
 AUTO_SLOTS = 1_024  # more streams than one replica carries
+CONNECTED_A_SLOT = 4  # live channels, of which most rest
 STALLS = 3  # hung engines, one after the other, that a stream outlasts
 FORK_SLOTS = 16  # a fork lasts 10 to 30 ms: 300 streams with 20 pauses a minute have 3 at a time
 
@@ -366,8 +367,13 @@ class Settings(BaseSettings):
 
     @property
     def slots(self) -> int:
-        """Slots of a model for live streams: the most channels that can be open."""
+        """Slots of a model for live streams: the most channels that can be open without resting."""
         return AUTO_SLOTS if self.max_streams == "auto" else self.max_streams
+
+    @property
+    def connected(self) -> int:
+        """Most channels of live streams of a model, with those that rest."""
+        return self.slots * (1 if self.rest_s == "off" else CONNECTED_A_SLOT)
 
     @property
     def upload_slots(self) -> int:

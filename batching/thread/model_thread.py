@@ -48,6 +48,7 @@ class EngineOptions(TypedDict, total=False):
     clock: Callable[[], float]
     step_token: StepToken | None
     chunks: bool
+    max_streams: int
     name: str
 
 
@@ -68,11 +69,13 @@ class ModelThread:
         clock: Callable[[], float] = time.perf_counter,
         step_token: StepToken | None = None,
         chunks: bool = True,
+        max_streams: int = 0,
         name: str = "model",
     ) -> None:
         """Allocate everything; `start` starts the thread.
 
-        A stream beyond the model's capacity fails with `PoolFull`; a stream with more than `max_queued` waiting steps
+        A stream beyond the model's capacity fails with `PoolFull`, or beyond `max_streams` if that is more: streams
+        that rest then lend their slots to others (`StreamStates`). A stream with more than `max_queued` waiting steps
         fails with `QueueFull`. `step_s`: audio seconds of a step, for streams with a real-time pace (`Pace`).
         `warm_up`: step every batch size before the first command and deliver `WarmedUp`. `step_token`: shared by
         engines on the same cores. Without `chunks` each model call runs one step of each stream, even if the model
@@ -88,7 +91,14 @@ class ModelThread:
             chunk_steps=stepper.chunk_steps,
         )
         self._deliver = deliver
-        self._worker = Worker(stepper, batcher, deliver=deliver, clock=clock, step_token=step_token or StepToken())
+        self._worker = Worker(
+            stepper,
+            batcher,
+            deliver=deliver,
+            clock=clock,
+            step_token=step_token or StepToken(),
+            max_streams=max_streams,
+        )
         self._warm_up = warm_up
         self._clock = clock
         self._mail = mail

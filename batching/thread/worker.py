@@ -24,6 +24,7 @@ from batching.pool import Handle
 from batching.stepper import Stepper
 from batching.thread.commands import Close, Command, Export, Open, Restore, Step, Stop
 from batching.thread.step_token import StepToken
+from batching.thread.stream_states import StreamStates
 
 
 class Worker:
@@ -37,6 +38,7 @@ class Worker:
         deliver: Callable[[EngineEvent], None],
         clock: Callable[[], float],
         step_token: StepToken,
+        max_streams: int,
     ) -> None:
         self._stepper = stepper
         self._pool = stepper.pool
@@ -44,7 +46,7 @@ class Worker:
         self._deliver = deliver
         self._clock = clock
         self._step_token = step_token
-        self._handles: dict[StreamId, Handle] = {}
+        self._states = StreamStates(stepper.pool, max_streams)
         self._background: set[StreamId] = set()
         self._failed: set[StreamId] = set()  # failed streams that their owner has not closed yet
         self._exports = Exports()
@@ -63,7 +65,7 @@ class Worker:
     @property
     def streams(self) -> int:
         """Number of open streams."""
-        return len(self._handles)
+        return len(self._states)
 
     @property
     def idle(self) -> bool:
@@ -77,7 +79,7 @@ class Worker:
 
     def waiting(self, streams: Iterable[StreamId]) -> int:
         """Number of waiting steps of these streams; a stream that is not open has none."""
-        return sum(self._batcher.waiting(stream) for stream in streams if stream in self._handles)
+        return sum(self._batcher.waiting(stream) for stream in streams if stream in self._states)
 
     def wake_at(self, now: float) -> float | None:
         """Time of the next call of `run_batch` if no command arrives before; None = not before a command."""
@@ -130,7 +132,7 @@ class Worker:
 
     def _admit(self, command: Open) -> None:
         try:
-            self._handles[command.stream] = self._pool.take()
+            self._states.open(command.stream)
         except PoolFull as error:
             self._report_failed(command.stream, error)
         else:
@@ -139,7 +141,7 @@ class Worker:
                 self._background.add(command.stream)
 
     def _export(self, stream: StreamId, tag: object) -> None:
-        if stream not in self._handles:
+        if stream not in self._states:
             self._report_unknown(stream)
         elif steps := self._batcher.waiting(stream):
             self._exports.add(stream, steps, tag)
@@ -148,15 +150,15 @@ class Worker:
             self._report(self._exported(stream, tag))
 
     def _exported(self, stream: StreamId, tag: object) -> StateExported:
-        return StateExported(stream, tag, self._pool.export(self._handles[stream]))
+        return StateExported(stream, tag, self._states.export(stream))
 
     def _restore(self, stream: StreamId, state: bytes) -> None:
-        if stream not in self._handles:
+        if stream not in self._states:
             self._report_unknown(stream)
         elif self._batcher.waiting(stream):
             self._fail(stream, WrongState(f"stream {stream} has waiting steps; a state cannot be restored then"))
         else:
-            self._pool.restore(self._handles[stream], state)
+            self._states.restore(stream, state)
 
     def _report_unknown(self, stream: StreamId) -> None:
         """Report a stream that is not open, unless its failure was reported already."""
@@ -164,7 +166,7 @@ class Worker:
             self._report(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))
 
     def _close(self, stream: StreamId) -> None:
-        if stream in self._handles:
+        if stream in self._states:
             self._forget(stream)
         elif stream in self._failed:
             self._failed.remove(stream)
@@ -178,7 +180,7 @@ class Worker:
         _, inputs, tags, resets, _ = zip(*cast(tuple[Step, ...], steps), strict=True)
         each = steps_each(batch)
         members = streams if each == 1 else streams[::each]
-        handles = [self._handles[stream] for stream in members]
+        handles = self._states.handles(members)
         if any(resets):
             for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
@@ -249,7 +251,7 @@ class Worker:
         self._batcher.close(stream)
         self._background.discard(stream)
         self._exports.forget(stream)
-        self._pool.release(self._handles.pop(stream))
+        self._states.close(stream)
 
 
 class Exports:

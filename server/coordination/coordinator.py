@@ -58,7 +58,7 @@ class Coordinator(TicketUse, Protocol):
 
     @property
     def limit(self) -> float:
-        """Channels of live streams that may be open at the present mix of models."""
+        """Channels of live streams that may step at the present mix of models."""
 
     @property
     def estimate(self) -> float:

@@ -84,7 +84,7 @@ class LocalCoordinator:
 
     @property
     def limit(self) -> float:
-        """Channels of live streams that may be open at the present mix of models; 0 before there is a model."""
+        """Channels of live streams that may step at the present mix of models; 0 before there is a model."""
         return self._at_present_mix(lambda slots: slots.limit)
 
     @property
@@ -94,16 +94,17 @@ class LocalCoordinator:
 
     def _at_present_mix(self, number: Callable[[Slots], int]) -> float:
         """Return the sum of streams of all models, from each model's own; without streams that of the first model."""
-        open_slots = [slots for slots in self._slots.values() if slots.live and number(slots)]
+        open_slots = [slots for slots in self._slots.values() if slots.stepping and number(slots)]
         if len(open_slots) > 1:
-            cost = sum(slots.live / number(slots) for slots in open_slots)
-            return float(int(sum(slots.live for slots in open_slots) / cost))
+            cost = sum(slots.stepping / number(slots) for slots in open_slots)
+            return float(int(sum(slots.stepping for slots in open_slots) / cost))
         return float(number(next(iter(open_slots or self._slots.values())))) if self._slots else 0.0
 
     def open_slots(self, model: str, step_s: float, on_change: Callable[[int], None] = lambda _: None) -> Slots:
         """Return the slots of a model."""
         settings = self._settings
-        limits = SlotLimits(settings.slots, settings.upload_slots, follow=settings.max_streams == "auto")
+        follow = settings.max_streams == "auto"
+        limits = SlotLimits(settings.slots, settings.upload_slots, follow=follow, connected=settings.connected)
         capacity = Capacity(objective_of(settings, step_s))
         self._slots[model] = slots = Slots(capacity, limits, self._clock, on_change, models=self._slots.values())
         return slots

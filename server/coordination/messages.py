@@ -49,10 +49,11 @@ class AskTicket(Message, frozen=True):
 
 
 class ReportSteps(Message, frozen=True):
-    """This process's steps of a model in the last period."""
+    """This process's steps of a model in the last period, and its live streams that rest now."""
 
     model: str
     steps: PeriodSteps
+    resting: int
 
 
 # Notices of a front end, which have no answer

@@ -206,6 +206,6 @@ class RemoteSlots(HeldSlots):
 
     async def _report(self, steps: PeriodSteps) -> None:
         with contextlib.suppress(Refused):  # the other process has ended, or the model is not warm yet
-            answer = await self._channel.request(ReportSteps(self._model, steps))
+            answer = await self._channel.request(ReportSteps(self._model, steps, self.resting))
             self._numbers = msgspec.convert(answer, Numbers)
             self._coordinator.take_numbers(self._numbers)

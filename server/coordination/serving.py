@@ -34,10 +34,11 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A model that front ends serve, with the seconds by rows of each one's engine."""
+    """A model that front ends serve, with the seconds by rows of each one's engine, and its streams that rest."""
 
     slots: Slots
     batch_s: dict[int, dict[int, float]] = field(default_factory=dict)
+    resting: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class CoordinationServer:
             if isinstance(request, TakeSlots) and request.within_s is not None:
                 answer = self._wait(holder, request)
             else:
-                answer.set_result(self._answer(holder, request))
+                answer.set_result(self._answer(child, holder, request))
         except Refused as error:
             answer.set_exception(error)
         self._tell_hint()
@@ -130,7 +131,7 @@ class CoordinationServer:
 
     # Requests
 
-    def _answer(self, holder: _Child, message: Request) -> Answer:
+    def _answer(self, child: int, holder: _Child, message: Request) -> Answer:
         """Raises: Refused, which is the answer."""
         match message:
             case Enter(lease, openings, owner, limit):
@@ -142,9 +143,10 @@ class CoordinationServer:
                 return None
             case AskTicket(ticket):
                 return ticket in self.coordinator.tickets
-            case ReportSteps(model, steps):
+            case ReportSteps(model, steps, resting):
                 served = self._served_of(model)
-                served.slots.report(steps)
+                served.resting[child] = resting
+                served.slots.report(steps, sum(served.resting.values()))
                 return self._numbers(served)
             case _:
                 assert_never(message)
@@ -202,6 +204,7 @@ class CoordinationServer:
             case CloseSlots(model):
                 self._close_slots(child, model)
             case StreamsEnded(model):
+                self._none_rest(child, model)
                 for lease in [lease for lease, (name, _) in holder.streams.items() if name == model]:
                     holder.streams.pop(lease)[1].cancel()
             case _:
@@ -217,6 +220,11 @@ class CoordinationServer:
             if not held.slots:
                 del holder.streams[lease]
 
+    def _none_rest(self, child: int, model: str) -> None:
+        served = self._served.get(model)
+        if served is not None:
+            served.slots.rest(-served.resting.pop(child, 0))
+
     def _measure(self, served: _Served) -> None:
         """Measure the slots again, after a front end began or ended to serve the model."""
         engines: dict[int, list[dict[int, float]]] = {}
@@ -227,6 +235,7 @@ class CoordinationServer:
     def _close_slots(self, child: int, model: str) -> None:
         """Remove a front end from a model; after the last one, the model is no longer served."""
         served = self._served.get(model)
+        self._none_rest(child, model)
         if served is None or served.batch_s.pop(child, None) is None:
             return
         if served.batch_s:

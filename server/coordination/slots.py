@@ -1,7 +1,8 @@
 """Slots of one model: each live stream takes one and gives it back, up to the model's limit.
 
-A slot is held until every engine has closed its stream, because only then can another stream use it. Background
-streams have slots of their own: their steps only fill batches where live ones are hardly slowed down.
+A slot is held until every engine has closed its stream, because only then can another stream use it. A live stream that
+rests lends its slot: it counts again as soon as it steps, also above the limit, so nobody is refused or closed who is
+in. Background streams have slots of their own: their steps only fill batches where live ones are hardly slowed down.
 
 The limit of a model is the number of streams that the machine can carry if all use that model. So a stream costs
 1 / limit of the machine, and one is admitted if the costs of all open streams leave enough for it. Models slow each
@@ -71,6 +72,8 @@ class HeldSlots:
     ) -> None:
         """`on_change` receives the number of slots in use."""
         self.live = self.background = 0
+        self.resting = 0
+        """Live streams whose steps are not computed."""
         self._clock = clock
         self._on_change = on_change
         self._late_s = objective.late_s
@@ -80,8 +83,18 @@ class HeldSlots:
 
     @property
     def slots_used(self) -> int:
-        """Slots that an engine holds or is about to hold."""
+        """Slots that streams hold, with those that are lent while a stream rests."""
         return self.live + self.background
+
+    @property
+    def stepping(self) -> int:
+        """Live streams that do not rest."""
+        return max(0, self.live - self.resting)
+
+    def rest(self, streams: int) -> None:
+        """Count live streams that began to rest, or with a negative number that ended it."""
+        self.resting += streams
+        self._count(0, background=False)
 
     async def empty(self) -> None:
         """Wait until no slot is held."""
@@ -90,7 +103,7 @@ class HeldSlots:
 
     def clear(self) -> None:
         """Drop all leases of this process after its engines have stopped; they give nothing back afterwards."""
-        self.live = self.background = 0
+        self.live = self.background = self.resting = 0
         self._count(0, background=False)
 
     def ran(self, batch: BatchDone, ages_s: Sequence[float], now: float) -> None:
@@ -124,7 +137,7 @@ class HeldSlots:
             self.background += streams
         else:
             self.live += streams
-        self._on_change(self.slots_used)
+        self._on_change(self.stepping + self.background)
         self._changed.set()
 
     async def _change(self) -> None:
@@ -134,11 +147,15 @@ class HeldSlots:
 
 @dataclass(frozen=True, slots=True)
 class SlotLimits:
-    """The operator's limits. `follow`: live streams are limited by the capacity in addition to the slots."""
+    """The operator's limits. `follow`: live streams are limited by the capacity in addition to the slots.
+
+    `connected`: live streams with those that rest.
+    """
 
     slots: int
     background_slots: int
     follow: bool
+    connected: int
 
 
 class Slots(HeldSlots):
@@ -179,14 +196,15 @@ class Slots(HeldSlots):
 
     @property
     def limit(self) -> int:
-        """Number of live streams that may be open now."""
+        """Number of live streams that may step now."""
         return min(self._limits.slots, self.estimate) if self._limits.follow else self._limits.slots
 
     @property
     def load(self) -> int:
-        """Open live streams, plus the equivalent, in streams of this model, of those of the other models."""
-        costs = [other.live / other.limit for other in self._models if other is not self and other.live and other.limit]
-        return self.live + math.ceil(sum(costs) * self.limit - ROUNDING)
+        """Stepping live streams, plus the equivalent, in streams of this model, of those of the other models."""
+        others = [other for other in self._models if other is not self and other.stepping and other.limit]
+        costs = [other.stepping / other.limit for other in others]
+        return self.stepping + math.ceil(sum(costs) * self.limit - ROUNDING)
 
     def warmed_up(self, batch_s: Mapping[int, float]) -> None:
         """Take the seconds by rows of the warm-up of this process's engine."""
@@ -197,9 +215,10 @@ class Slots(HeldSlots):
         self.capacity.warmed_up(engines)
         self._changed.set()
 
-    def report(self, steps: PeriodSteps) -> None:
-        """Take the steps of another process's period."""
+    def report(self, steps: PeriodSteps, resting: int) -> None:
+        """Take the steps of another process's period, and the number of streams of all processes that rest."""
         self._steps.add(steps)
+        self.rest(resting - self.resting)
         self.look()
 
     def _end_period(self, steps: PeriodSteps) -> None:
@@ -241,6 +260,8 @@ class Slots(HeldSlots):
     def _admit(self, streams: int, now: float) -> None:
         """Count live streams that enter now. Raises: ServerFull."""
         used, limit = self.load, self.limit
+        if self.live + streams > self._limits.connected:
+            raise ServerFull(TAKEN)
         if not self._limits.follow:
             if used + streams > limit:
                 raise ServerFull(TAKEN)
@@ -262,7 +283,7 @@ class Slots(HeldSlots):
 
     def _is_full(self) -> bool:
         """Whether no live stream can enter."""
-        return 0 < self.load >= self.limit
+        return 0 < self.load >= self.limit or self.live >= self._limits.connected
 
     def _lacks_slots(self, streams: int) -> bool:
         """Whether too few of the slots for background streams are free."""

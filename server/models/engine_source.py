@@ -61,13 +61,14 @@ class EnginePlan:
     """Sizes and rules of one engine. They follow from settings and description, so every process gets the same."""
 
     name: str
-    capacity: int  # streams, and their forks
+    capacity: int  # slots of streams, and of their forks
     largest: int  # rows of a batch
     tile_rows: int | None
     policy: Policy
     max_queued: int  # steps of a stream
     step_s: float
     fixed: bool = False  # whether the number of streams is a setting
+    resting: int = 0  # streams that can be open besides, because as many rest
 
     @classmethod
     def of(cls, settings: Settings, config: ModelDescription, name: str, step_samples: int | None = None) -> EnginePlan:
@@ -85,7 +86,13 @@ class EnginePlan:
             max_queued=math.ceil(longest_s * config.sample_rate / step_samples) + flushes,
             step_s=step_samples / config.sample_rate,
             fixed=settings.max_streams != "auto",
+            resting=settings.connected - settings.slots,
         )
+
+    @property
+    def streams(self) -> int:
+        """Streams that can be open."""
+        return self.capacity + self.resting
 
     def slots_of(self, model: BatchedModel) -> SlotModel:
         """Return a model with slots of these sizes. Allocates every stream's state. Raises: SettingsError."""
@@ -154,6 +161,7 @@ class LocalEngines:
                 plan.slots_of(self._model),
                 policy=plan.policy,
                 max_queued=plan.max_queued,
+                max_streams=plan.streams,
                 deliver=on_loop(deliver, loop),
                 step_s=plan.step_s,
                 warm_up=True,

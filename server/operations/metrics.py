@@ -121,7 +121,7 @@ class Metrics:
 
         active = gauge("sessions_active", "Channels of open live streams, without uploads", "protocol")
         self.sessions_active = {name: active.labels(name) for name in LIVE}
-        self.sessions_max = gauge("sessions_max", "Limit of open channels of live streams")
+        self.sessions_max = gauge("sessions_max", "Limit of channels of live streams that do not rest")
         within = "Estimated number of channels within the latency objective"
         self.estimated_capacity = gauge("estimated_session_capacity", within)
         self.sessions_draining = gauge("sessions_draining", "Channels open while draining")
@@ -235,9 +235,10 @@ class _ModelFamilies:
         self.slowdown = gauge("slowdown_ratio", "Batch time relative to the warm-up")
         self.uploads_wait = Gauges(registry, "tutti_uploads_wait", "1 while uploads wait for late live steps", "model")
         self.queue_depth = Gauges(registry, "tutti_batch_queue_depth", "Ready steps waiting for a batch", "model")
-        self.slots_used = gauge("state_pool_slots_used", "Recurrent-state slots in use")
+        self.slots_used = gauge("state_pool_slots_used", "Recurrent-state slots of streams that do not rest")
         self.slots = gauge("state_pool_slots", "Recurrent-state slots")
-        self.resting = Gauges(registry, "tutti_resting_channels", "Channels at rest: silent, not computed", "model")
+        at_rest = "Channels of live streams at rest: silent, not computed"
+        self.resting = Gauges(registry, "tutti_resting_channels", at_rest, "model")
         rested = "Steps of silence that were answered without computing them"
         self.rested_steps = Counters(registry, "tutti_rested_steps", rested, "model")
         self.batches = Counters(registry, "tutti_batches", "Model calls", "model")

@@ -212,6 +212,7 @@ class EngineHost:
             await asyncio.to_thread(plan.slots_of, model),
             policy=plan.policy,
             max_queued=plan.max_queued,
+            max_streams=plan.streams,
             step_s=plan.step_s,
             warm_up=True,
             digest=digest,

@@ -51,8 +51,12 @@ class ActiveSession:
         background: bool = False,
         questions: TurnQuestions | None = None,
         metrics: ModelMetrics,
+        on_rest: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`questions`: to the turn model, for sessions that ask in pauses."""
+        """`questions`: to the turn model, for sessions that ask in pauses.
+
+        `on_rest` receives the number of channels that began to rest, negative if they ended it; not of an upload.
+        """
         self.session = session
         self.rests = session.rests
         self.sink = sink
@@ -62,7 +66,7 @@ class ActiveSession:
         self._on_close = on_close
         self._questions = questions
         self._asks = False
-        self._metrics, self._resting = metrics, 0
+        self._metrics, self._on_rest, self._resting = metrics, on_rest, 0
 
     def take(self, message: Flushing) -> None:
         """Flush or end the session: its work goes to the engines, and its events to the sink."""
@@ -98,14 +102,17 @@ class ActiveSession:
         self._metrics.rested_steps.value += rests.skipped
         rests.skipped = 0
         if self.open:
-            self._count_resting(sum([rest.resting for rest in rests.channels]))
+            if not self.background:
+                self._count_resting(sum([rest.resting for rest in rests.channels]))
             events, rests.unsent_events = rests.unsent_events, []
             if events:
                 self.sink.on_events(events, None)
 
     def _count_resting(self, channels: int) -> None:
-        self._metrics.resting.value += channels - self._resting
-        self._resting = channels
+        if channels != self._resting:
+            self._metrics.resting.value += channels - self._resting
+            self._on_rest(channels - self._resting)
+            self._resting = channels
 
     def export(self) -> None:
         """Request every stream's state after all work so far from the engines; each becomes a `StateSaved`."""
@@ -149,8 +156,7 @@ class ActiveSession:
         if not self.open:
             return
         self.open = False
-        if self._resting:
-            self._count_resting(0)
+        self._count_resting(0)
         if self._asks and self._questions is not None:
             self._questions.leave(len(self.session.channels))
         self._on_close(self)

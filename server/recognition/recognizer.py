@@ -131,6 +131,7 @@ class Recognizer:
             background=background,
             questions=self._questions,
             metrics=self._metrics,
+            on_rest=self.slots.rest,
         )
         routes = [Route(active, channel) for channel in session.channels]
         self._routes.update(zip(speech.ids, routes, strict=True))

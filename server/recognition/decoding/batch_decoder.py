@@ -246,7 +246,7 @@ class BatchDecoder:
                     row.tag.arrived_s, row.queue_wait_s, batch.step_s, handover_s, decode_s, decoded_s, batch.rows
                 )
                 rests = route.active.rests
-                if rests is not None and rests.unsent_work:
+                if rests is not None and (rests.unsent_work or rests.skipped):
                     route.active.push(())
                 pending = route.active.session.pending
                 if pending is not None and pending:

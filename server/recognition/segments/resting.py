@@ -49,9 +49,13 @@ class Rests:
         events: list[Event] = []
         silences, computed = iter(silences_s), list[Work]()
         for piece in work:
-            silence_s = next(silences) if isinstance(piece.tag, StepTag) else 0.0
-            steps = self.channels[piece.channel].take(piece, silence_s)
-            events += self._divide(piece.channel, steps, computed, answer)
+            channel, tag = self.channels[piece.channel], piece.tag
+            silence_s = next(silences) if isinstance(tag, StepTag) else 0.0
+            if isinstance(tag, StepTag) and channel.skips(piece, tag, silence_s):
+                self.skipped += 1
+                events += answer(piece.channel, tag)
+            else:
+                events += self._divide(piece.channel, channel.take(piece, silence_s), computed, answer)
         work[:] = computed
         return events
 
@@ -114,6 +118,15 @@ class Rest:
         self.resting = resting
         if resting:
             self._channel.segment.resting = True
+
+    def skips(self, step: Work, tag: StepTag, silence_s: float) -> bool:
+        """Take a step in the middle of a rest, as nearly all are: it is answered now, and changes nothing else."""
+        if not self.resting or silence_s < self._after_s or tag.marker is not Marker.AUDIO:
+            return False
+        if step.forks or self.marks or self._waiting or self._windows:
+            return False
+        self._last.append(step.pcm)
+        return True
 
     def take(self, piece: Work, silence_s: float) -> Iterator[Work | StepTag]:
         """Take a step and the silence after it, or a window of the next step; as `due`."""

@@ -58,8 +58,9 @@ def processor(settings: Settings) -> Iterator[Finding]:
 def files(settings: Settings) -> Iterator[Finding]:
     """Check the limit of open files against the number of streams; the server raises the soft limit itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = files_needed(settings.slots)
-    found = f"{'no limit' if hard == resource.RLIM_INFINITY else hard} for {settings.slots} streams, {needed} needed"
+    needed = files_needed(settings.connected)
+    known = "no limit" if hard == resource.RLIM_INFINITY else hard
+    found = f"{known} for {settings.connected} streams, {needed} needed"
     if hard != resource.RLIM_INFINITY and hard < needed:
         advice = f"raise it: ulimit -Hn {needed}, or LimitNOFILE= in systemd; or lower {spelled('max_streams')}"
         yield fail("open files", found, advice)

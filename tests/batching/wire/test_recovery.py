@@ -95,7 +95,7 @@ def test_calls_for_streams_that_are_not_open_are_reported_also_while_the_engine_
     work(front, other)
     kinds = [(event.stream, type(event)) for event in front.events if isinstance(event, StreamClosed | StreamFailed)]
     assert sorted(kinds, key=str) == [(closed, StreamClosed), (closed, StreamFailed), (999, StreamFailed)]
-    assert len(other._worker._handles) == 1
+    assert len(other._worker._states) == 1
 
 
 def test_a_stream_that_failed_before_the_loss_is_closed_after_it_and_not_opened_again() -> None:
@@ -115,11 +115,11 @@ def test_a_stream_that_failed_before_the_loss_is_closed_after_it_and_not_opened_
     front.engine.export(failed)
     front.engine.restore(failed, bytes(16))
     work(front, other)
-    assert not other._worker._handles
+    assert not other._worker._states
     front.engine.close(failed)
     work(front, other)
     assert front.events[1:] == [StreamClosed(failed)]
-    assert not other._worker._handles
+    assert not other._worker._states
 
 
 def test_twice_as_many_steps_wait_for_an_engine_as_it_queues() -> None:
@@ -197,7 +197,8 @@ def test_before_its_first_engine_streams_wait_and_steps_are_refused() -> None:
     assert events == [EngineStopped(None)]
 
 
-def test_an_engine_with_fewer_slots_fails_the_streams_beyond_them() -> None:
+@pytest.mark.parametrize("max_streams", [0, 3])
+def test_an_engine_with_fewer_slots_fails_the_streams_beyond_them_unless_it_may_keep_them(max_streams: int) -> None:
     engine = driven()
     front = Recovering(engine)
     streams = [front.engine.open() for _ in range(3)]
@@ -205,10 +206,14 @@ def test_an_engine_with_fewer_slots_fails_the_streams_beyond_them() -> None:
         front.engine.push(stream, step(stream))
     work(front, engine)
     front.lose()
-    front.connect(small := DrivenEngineServer(FailingModel(capacity=2, largest=2)))
+    front.connect(small := DrivenEngineServer(FailingModel(capacity=2, largest=2), max_streams=max_streams))
+    for stream in streams if max_streams else ():
+        front.engine.push(stream, step(9))
     work(front, small)
-    failed = [event for event in front.events if isinstance(event, StreamFailed)]
-    assert [(event.stream, type(event.error)) for event in failed] == [(streams[2], PoolFull)]
+    failed = [(event.stream, type(event.error)) for event in front.events if isinstance(event, StreamFailed)]
+    assert failed == ([] if max_streams else [(streams[2], PoolFull)])
+    for stream in streams if max_streams else ():
+        assert answers(front, stream)[-1][1] == [stream, 2], "it continues from its state"
 
 
 def test_the_times_of_a_warm_up_are_delivered_once() -> None:

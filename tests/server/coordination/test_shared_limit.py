@@ -45,6 +45,39 @@ async def test_admission_follows_the_limit_of_the_whole_server(bench: Bench) -> 
     assert len(leases) == bench.slots[0].estimate == bench.server.slots_used == 25, "four rows in 8.7 ms"
 
 
+@served(max_streams=4, rest_s=1.5)
+async def test_streams_that_rest_in_any_front_end_leave_room_in_all(bench: Bench) -> None:
+    slots, other = bench.slots
+    held = [await slots.take(3), await other.take(1)]
+    with pytest.raises(ServerFull):
+        await other.take(1)
+    slots.rest(3)
+    await periods(bench, 1, 0.01, 0.01)
+    held += [await other.take(3)]
+    with pytest.raises(ServerFull):
+        await slots.take(1)
+    assert len(held) == 3
+    assert bench.server.slots_used == 7
+    bench.server.forget(0)
+    with pytest.raises(ServerFull):
+        await other.take(1)
+    assert bench.server.slots_used == 4, "and none of those that are left rests"
+
+
+@served(max_streams=4, rest_s=1.5)
+async def test_no_stream_rests_once_the_engines_of_a_front_end_have_stopped(bench: Bench) -> None:
+    slots, other = bench.slots
+    await slots.take(4)
+    slots.rest(4)
+    await periods(bench, 1, 0.01, 0.01)
+    held = await other.take(4)
+    slots.clear()
+    await turns()
+    with pytest.raises(ServerFull):
+        await other.take(1)
+    assert held.slots == bench.server.slots_used == 4
+
+
 async def periods(bench: Bench, count: int, *ages_s: float) -> None:
     """End periods in which the steps of each front end have these ages."""
     for _ in range(count):
@@ -79,7 +112,7 @@ def test_late_steps_of_any_front_end_lower_the_limit_of_all_until_steps_are_in_t
 async def test_steps_of_a_report_that_is_not_answered_yet_are_in_the_next_one(bench: Bench) -> None:
     slots = bench.slots[0]
     seen: list[PeriodSteps] = []
-    bench.server._served["en"].slots.report = seen.append  # type: ignore[method-assign]
+    bench.server._served["en"].slots.report = lambda steps, _: seen.append(steps)  # type: ignore[method-assign]
     for _ in range(3):  # no answer arrives meanwhile
         slots.ran(BATCH, [0.2] * 10, bench.clock())
         bench.clock.advance(PERIOD_S)

@@ -30,7 +30,7 @@ class Bench:
 
     def __init__(self, slots: int = 2) -> None:
         self.used: list[int] = []
-        limits = SlotLimits(slots, 1, follow=False)
+        limits = SlotLimits(slots, 1, follow=False, connected=slots)
         self.slots = Slots(FixedCapacity(slots), limits, lambda: 0.0, self.used.append)
 
     def take(self, streams: int, *, background: bool = False) -> StreamLease:
@@ -59,7 +59,7 @@ def test_a_period_ends_with_the_first_batch_after_it() -> None:
     capacity = FixedCapacity(9)
     seen: list[PeriodSteps] = []
     capacity.end_period = lambda _, steps, streams: seen.append(steps)  # type: ignore[method-assign]
-    slots = Slots(capacity, SlotLimits(9, 1, follow=True), clock)
+    slots = Slots(capacity, SlotLimits(9, 1, follow=True, connected=9), clock)
     batch = BatchDone((1,), (None,), np.zeros((1, 1)), (0.0,), 0.0, 0.004, 0)
     for _ in range(8):
         slots.ran(batch, [0.01], clock())
@@ -107,11 +107,11 @@ def test_nothing_is_held_once_the_engines_have_stopped() -> None:
 class Server:
     """A server whose models have given capacities."""
 
-    def __init__(self, *streams: int, slots: int = 1_024, follow: bool = True) -> None:
+    def __init__(self, *streams: int, slots: int = 1_024, connected: int = 0, follow: bool = True) -> None:
         self.clock = FakeClock()
         self.capacities = [FixedCapacity(each) for each in streams]
         self.models: list[Slots] = []
-        limits = SlotLimits(slots, 1, follow=follow)
+        limits = SlotLimits(slots, 1, follow=follow, connected=connected or slots)
         self.models += [Slots(each, limits, self.clock, models=self.models) for each in self.capacities]
 
     def arrive(self, times: int, model: int = 0, streams: int = 1) -> int:
@@ -169,7 +169,7 @@ def test_simultaneous_arrivals_are_admitted_in_several_periods(limit: int, expec
 def test_few_enter_at_once_while_steps_are_late() -> None:
     server = Server(400)
     server.models[0].look()
-    server.models[0].report(PeriodSteps(live=10, late=9))
+    server.models[0].report(PeriodSteps(live=10, late=9), 0)
     admitted = []
     for _ in range(3):  # late in this period; in the one that ended; in neither
         admitted.append(server.arrive(1_000))
@@ -212,12 +212,61 @@ def test_changes_of_the_limit_below_5_percent_do_not_reopen_a_full_replica() -> 
         assert server.arrive(3) == 0
 
 
+# Streams that rest.
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_streams_that_rest_leave_room_for_others_up_to_the_bound_of_connections(follow: bool) -> None:
+    server = Server(10, slots=10, connected=25, follow=follow)
+    slots = server.models[0]
+    assert server.arrive_slowly(20) == 10
+    slots.rest(8)
+    assert (slots.load, server.arrive_slowly(20)) == (2, 8)
+    slots.rest(10)
+    assert (slots.stepping, server.arrive_slowly(20), slots.live) == (0, 7, 25)
+    with pytest.raises(ServerFull):
+        slots.refuse_if_full()
+
+
+def test_when_all_speak_at_once_nobody_is_cut_and_nobody_admitted_until_enough_rest_again() -> None:
+    server = Server(10, slots=10, connected=40)
+    slots = server.models[0]
+    for _ in range(3):
+        server.arrive_slowly(10)
+        slots.rest(10)
+    assert (slots.live, slots.load) == (30, 0)
+    slots.rest(-30)
+    assert (slots.live, slots.load, slots.limit) == (30, 30, 10)
+    assert server.arrive_slowly(5) == 0
+    slots.rest(25)
+    assert server.arrive_slowly(9) == 5
+
+
+def test_streams_that_rest_cost_other_models_nothing() -> None:
+    server = Server(100, 10)
+    assert server.arrive_slowly(50) == 50
+    server.models[0].rest(50)
+    assert server.arrive_slowly(20, model=1) == 10
+    server.models[0].rest(-50)
+    assert server.models[1].load == 15
+
+
+def test_the_gauge_of_slots_shows_the_streams_that_do_not_rest() -> None:
+    bench = Bench()
+    bench.take(2)
+    bench.slots.rest(1)
+    bench.slots.clear()
+    bench.slots.look()
+    assert bench.used == [2, 1, 0]
+    assert bench.slots.resting == 0
+
+
 def test_idle_replica_admits_one_session_at_any_limit() -> None:
     assert Server(1).arrive(1, streams=2) == 1  # two channels
 
 
 def test_without_a_warm_up_only_one_session_is_admitted() -> None:
-    slots = Slots(Capacity(LatencyObjective(0.08, 0.1)), SlotLimits(64, 1, follow=True), FakeClock())
+    slots = Slots(Capacity(LatencyObjective(0.08, 0.1)), SlotLimits(64, 1, follow=True, connected=64), FakeClock())
     assert slots.limit == 0
     slots.take_now(1, background=False)
     with pytest.raises(ServerFull):

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from websockets.exceptions import InvalidStatus
 
+import server.settings as settings_module
 from tests.support.protocols.listen_query import RAW
-from tests.support.servers.live_server import LiveServer, transcript
+from tests.support.servers.live_server import Frame, LiveServer, transcript
 from tests.support.servers.recognizers.spelling import silence, voiced
 from tests.support.servers.uploaded import encoded, said
 
 RESTED = 'tutti_rested_steps_total{model="spelling"}'
 RESTING = 'tutti_resting_channels{model="spelling"}'
+USED = 'tutti_state_pool_slots_used{model="spelling"}'
 AUDIO = np.concatenate([voiced("ab"), silence(4.0), voiced("cd"), silence(3.0)])
 
 
@@ -40,6 +43,48 @@ def test_an_upload_rests_unless_it_asks_not_to(server: LiveServer, rest: str, re
         answer = client.post(f"/v1/listen?endpointing=true{rest}", content=encoded(AUDIO, "wav"))
     assert said(answer.json()) == "ab cd"
     assert (server.metric(RESTED) - before > 40) is rests
+
+
+def test_more_streams_than_slots_are_served_while_most_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two may speak, eight may be connected, and the model has four slots: nobody is cut, and no text changes."""
+    monkeypatch.setattr(settings_module, "UPLOADS_A_PLACE", 1)
+    monkeypatch.setattr(settings_module, "FORK_SLOTS", 1)
+    limits = {"max_streams": 2, "max_uploads": 1, "max_channels": 1, "max_openings_per_s": "off"}
+    with LiveServer(rest_s=0.8, **limits) as small:
+        talks: list[Talk] = []
+        for count in range(2, 10, 2):
+            talks += [Talk(small), Talk(small)]
+            for talk in talks[-2:]:
+                talk.say(voiced("ab"), silence(3.0))
+            assert (small.metric(RESTING), small.metric(USED)) == (count, 0)
+        refused(small)  # all places are taken
+        for talk in talks:
+            talk.say(voiced("cd"))
+        assert (small.metric(RESTING), small.metric(USED), small.metric("tutti_sessions_max")) == (0, 8, 2)
+        talks.pop().client.finish()
+        refused(small)  # more speak than may
+        for talk in talks:
+            talk.say(silence(3.0), voiced("ef"))
+        assert [transcript(talk.frames + talk.client.finish()) for talk in talks] == ["ab cd ef"] * 7
+
+
+class Talk:
+    """A stream that waits for the results of what it has said."""
+
+    def __init__(self, server: LiveServer) -> None:
+        self.client, self.frames, self.said_s = server.listen(step_results="true"), list[Frame](), 0.0
+
+    def say(self, *audio: np.ndarray) -> None:
+        self.client.send(np.concatenate(audio))
+        self.said_s += sum(map(len, audio)) / 16_000
+        whole_s = self.said_s // 0.08 * 0.08 - 1e-3
+        self.frames += self.client.until(lambda frame: frame["start"] + frame["duration"] > whole_s)
+
+
+def refused(server: LiveServer) -> None:
+    with pytest.raises(InvalidStatus) as error:
+        server.listen()
+    assert error.value.response.status_code == 503
 
 
 def test_a_server_without_rest_refuses_to_let_a_stream_rest() -> None:
