@@ -127,7 +127,8 @@ class Settings(BaseSettings):
     # Batches and capacity
 
     max_streams: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """Most channels open at a time; more are answered 503. `auto` follows the estimate for this machine."""
+    """Most channels open at a time, without those at rest; more are answered 503. `auto` follows the estimate for this
+    machine."""
     max_batch: int = Field(128, ge=1)
     """Most rows of a batch."""
     policy: Literal["eager", "deadline", "single"] = "eager"

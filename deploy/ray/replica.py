@@ -19,7 +19,7 @@ from dataclasses import dataclass
 PR_SET_PDEATHSIG = 1
 ANSWER_WITHIN_S = 1.0
 GAUGES = ("tutti_ready", "tutti_sessions_max", "tutti_estimated_session_capacity")
-ACTIVE = "tutti_sessions_active"
+ACTIVE, RESTING = "tutti_sessions_active", "tutti_resting_channels"
 ALL_INTERFACES = ("0.0.0.0", "::")  # noqa: S104 - not addresses of a host
 
 
@@ -66,7 +66,7 @@ class Replica:
             self._address,
             ended=False,
             ready=values.get("tutti_ready") == 1,
-            active=int(values.get(ACTIVE, 0)),
+            active=int(values.get(ACTIVE, 0) - values.get(RESTING, 0)),
             limit=min(limits, default=0),
         )
 
@@ -86,7 +86,7 @@ def read(exposition: str) -> dict[str, float]:
     values: dict[str, float] = {}
     for line in exposition.splitlines():
         name = line.partition("{")[0].partition(" ")[0]
-        if name in (*GAUGES, ACTIVE):
+        if name in (*GAUGES, ACTIVE, RESTING):
             values[name] = values.get(name, 0.0) + float(line.rpartition(" ")[2])
     return values
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -46,6 +48,7 @@ class BeamState:
     committed: list[Word] = field(default_factory=list)
     last_end: int = 0  # frame after the last committed or taken word: words do not overlap
     shown: tuple[Word, ...] | None = None  # cache of `words`, until the next change
+    folded: Callable[[], BeamState] | None = None  # makes the memory again; None: it is there
 
     @property
     def revision(self) -> int:
@@ -53,7 +56,10 @@ class BeamState:
         return self.changes + self.taken
 
     def opened(self) -> int:
-        """Return the address. Raises: ReleasedState."""
+        """Return the address, with the memory of a folded state. Raises: ReleasedState."""
+        if self.folded is not None:
+            made, self.folded = self.folded(), None
+            self.block, self.address, self.terms = made.block, made.address, made.terms
         if not self.address:
             raise ReleasedState("this decoder state was already released")
         return self.address
@@ -121,8 +127,12 @@ class SearchDecoder:
 
 
 def new_state(beams: int, bias: Bias, terms: TermAutomaton) -> BeamState:
-    """Return a state with zeroed memory for a search of this width; compiled code initializes it."""
-    block = np.zeros(block_bytes(beams), np.uint8)
+    """Return a state with zeroed memory for a search of this width; compiled code initializes it.
+
+    The memory is mapped, so that a folded state leaves no hole in the heap, which small objects would keep.
+    """
+    pages = mmap.mmap(-1, block_bytes(beams), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block = np.frombuffer(pages, np.uint8)
     return BeamState(block, block.ctypes.data, bias, terms)
 
 

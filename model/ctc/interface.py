@@ -111,6 +111,14 @@ class SavesStates(Protocol):
 
 
 @runtime_checkable
+class FoldsStates(Protocol):
+    """Optional capability of a decoder, detected by attribute: states that take less memory until their next use."""
+
+    def fold(self, state: Any) -> None:
+        """Serialize a state until its next use, which restores it; no result depends on this."""
+
+
+@runtime_checkable
 class ChecksTerms(Protocol):
     """Optional capability of a decoder, detected by attribute: which key terms it can recognize."""
 

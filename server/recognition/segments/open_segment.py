@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 
 from model.ctc.bias import Bias
-from model.ctc.interface import Agreeing, Decoder, DecoderState, FrameAudio, SecondPass, TwoPass
+from model.ctc.interface import Agreeing, Decoder, DecoderState, FoldsStates, FrameAudio, SecondPass, TwoPass
 from model.ctc.rewind import KEPT_S, RewindDecoder, RewindState
 from model.ctc.two_pass import CONTEXT_S
 from model.ctc.two_pass import KEPT_S as READ_AGAIN_S
@@ -40,6 +40,7 @@ class OpenSegment:
         self.index = index  # of the channel
         self.decoder = decoder
         self._two_pass = decoder if isinstance(decoder, TwoPass) else None
+        self._folds = decoder if isinstance(decoder, FoldsStates) else None
         reads_audio = self._two_pass is not None and self._two_pass.reads_audio
         self.audio = SegmentAudio(config) if reads_audio else None  # for the second pass
         self.gate = SpeechGate(config, KEPT_S if isinstance(decoder, RewindDecoder) else 0.0)
@@ -106,6 +107,8 @@ class OpenSegment:
         """Record that the decoder state was advanced over the next step, which ends at `end_s`, or that it rests."""
         if self.resting:
             self.base_s += end_s - self.cursor_s
+            if self._folds is not None:
+                self._folds.fold(self.state)
         else:
             self.replayed()
         self.cursor_s = end_s

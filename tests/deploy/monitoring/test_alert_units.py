@@ -15,7 +15,7 @@ from tests.support.servers.recognizers.spelling import spell
 
 Start = Callable[..., LiveServer]
 STEREO = {"channels": 2, "multichannel": "true"}
-GAUGES = ("tutti_sessions_active", "tutti_sessions_max", "tutti_estimated_session_capacity")
+GAUGES = ("tutti_sessions_active", "tutti_resting_channels", "tutti_sessions_max", "tutti_estimated_session_capacity")
 SLOTS = 10
 FIRING = 'sum by (alertname, alertstate) (ALERTS{alertname="TuttiNearCapacity", alertstate="firing"})'
 

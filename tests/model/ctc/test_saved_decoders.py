@@ -15,7 +15,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import ReleasedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.greedy import GreedyDecoder
-from model.ctc.interface import Decoder, SavesStates
+from model.ctc.interface import Decoder, FoldsStates, SavesStates
 from model.ctc.rewind import BeamRewind
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, speech_like, toy_lm
 from tests.support.decoding.beam_toys import decoder as beam_decoder
@@ -35,7 +35,7 @@ def snapshot(decoder: Decoder, state: Any) -> tuple[Any, ...]:
 def run(
     decoder: BeamDecoder | GreedyDecoder, rows: np.ndarray, bias: Bias, takes: list[int | None], moves: set[int]
 ) -> list[Any]:
-    """Decode step by step; at some steps take words, at others save, restore and copy the state."""
+    """Decode step by step; at some steps take words, at others save, restore, copy and fold the state."""
     state = decoder.start(3, bias)
     results: list[Any] = []
     for number, first in enumerate(range(0, len(rows), STEP)):
@@ -56,6 +56,9 @@ def run(
             decoder.advance([moved], rows[None, :STEP])  # as a decoded fork: the copy does not change
             decoder.take(moved)
             decoder.release(moved)
+            if isinstance(decoder, FoldsStates):
+                decoder.fold(state)
+                decoder.fold(state)
     return [*results, decoder.take(state)]
 
 
@@ -170,3 +173,17 @@ def test_decoders_with_different_results_have_different_digests() -> None:
     ]
     assert len({decoder.digest for decoder in decoders}) == len(decoders)
     assert BeamDecoder(LETTERS, FRAME_S, beams=8, lm=toy_lm()).digest == decoders[4].digest
+
+
+def test_a_folded_state_has_no_memory_until_its_next_use_and_can_be_released() -> None:
+    decoder = beam_decoder(8, lm=True)
+    used, unused = decoder.start(0, NO_BIAS), decoder.start(0, NO_BIAS)
+    for state in (used, unused):
+        decoder.fold(state)
+        assert (state.address, len(state.block)) == (0, 0)
+    decoder.advance([used], speech_like(1, STEP)[None])
+    assert len(used.block) > 0
+    for state in (used, unused):
+        decoder.release(state)
+        with pytest.raises(ReleasedState):
+            state.opened()

@@ -65,10 +65,11 @@ volumeMounts:
   - { name: models, mountPath: /models }
 {{- end }}
 
-{{/* Load in replicas: channels of the replicas that do not drain, over the channels that one of them carries. */}}
+{{/* Load in replicas: channels of the replicas that do not drain, without those at rest, over the channels that one of them carries. */}}
 {{- define "tutti.load" -}}
 {{- $draining := printf "unless on (namespace, pod) tutti_sessions_draining{%s} > 0" . }}
-{{- printf "sum(tutti_sessions_active{%s} %s) / avg(tutti_sessions_max{%s} %s)" . $draining . $draining }}
+{{- $channels := printf "sum(tutti_sessions_active{%s} %s) - sum(tutti_resting_channels{%s} %s)" . $draining . $draining }}
+{{- printf "(%s) / avg(tutti_sessions_max{%s} %s)" $channels . $draining }}
 {{- end }}
 
 {{/* The name of the port that serves /metrics. */}}

@@ -110,6 +110,16 @@ def test_open_text_is_not_left_by_a_rest() -> None:
     assert run(script, **options).computed == run(script, **options, limits=NEVER).computed
 
 
+def test_a_stream_at_rest_holds_no_memory_of_its_search_also_after_finals_of_silence() -> None:
+    bench, blocks = SessionBench(limits=RESTING, decoder=BEAM), []
+    for audio in (voiced("ab"), silence(2.0), silence(5.0), voiced("cd")):
+        bench.send(audio)
+        bench.answer()
+        blocks.append(len(bench.session.channels[0].segment.state.block))
+    assert blocks[0] == blocks[3] > 0
+    assert blocks[1:3] == [0, 0]
+
+
 def test_a_stream_that_never_rests_has_no_stage_for_it() -> None:
     assert SessionBench(limits=NEVER).session.rests is None
 
