@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-from websockets.sync.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
 
 from server.access.voices import VoiceFolder
 from server.tools.enrollment import enroll
@@ -105,3 +106,43 @@ def test_a_killed_engine_is_a_pause_and_changes_no_word(stream: Stream, two: Fro
         time.sleep(1.5)
         two.kill(two.processes(ENGINE_HOST)[0])
         assert [one.result(timeout=60) for one in streams] == [of_one] * 2
+
+
+def test_more_streams_than_may_step_rest_and_speak_in_turn_also_after_a_killed_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two may step in all front ends; each text is that of a stream alone."""
+    monkeypatch.setenv("TUTTI_IDLE_TIMEOUT_S", "60")
+    resting = 'tutti_resting_channels{model="tutti"}'
+    speech = conversation(2.5)[: 4 * 16_000]
+    clients: list[ClientConnection] = []
+
+    def enter() -> bool:
+        try:
+            clients.append(server.opened())
+        except InvalidStatus:  # the others still step, or rest since less than a period
+            return False
+        clients[-1].send(np.zeros(32_000, np.int16).tobytes())
+        return True
+
+    with FrontEnds(2, "--max-streams=2", "--rest-s=0.8") as server:
+        server.until(enter)
+        alone = said(clients.pop(), speech)
+        for count in range(1, 7):
+            server.until(enter)
+            server.until(lambda count=count: server.metric(resting) == count)  # type: ignore[misc]
+        assert said(clients.pop(), speech) == alone != ""
+        server.kill(server.processes(ENGINE_HOST)[0])
+        with ThreadPoolExecutor(5) as pool:
+            assert list(pool.map(said, clients, [speech] * 5)) == [alone] * 5
+
+
+def said(client: ClientConnection, audio: np.ndarray) -> str:
+    """Send the audio, end the stream, and return its text."""
+    client.send(audio.tobytes())
+    client.send('{"type":"CloseStream"}')
+    texts = []
+    while (frame := json.loads(client.recv(timeout=WITHIN_S)))["type"] != "Metadata":
+        if frame["type"] == "Results" and frame["is_final"]:
+            texts.append(frame["channel"]["alternatives"][0]["transcript"])
+    return " ".join(filter(None, texts))
