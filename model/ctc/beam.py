@@ -158,6 +158,7 @@ class BeamDecoder:
         if bias.phrases != state.bias.phrases:
             terms = self._terms(bias)
             kernel.set_terms(address, terms.table, self._setup)
+            state.taken_all = -1
             state.bias, state.terms = bias, terms  # keeps its arrays alive while the kernel reads them
             state.shown = None  # words that only the old key terms contain disappear
 
@@ -274,6 +275,8 @@ class BeamDecoder:
         The language model's context is kept, because a segment ends at a pause or at its maximum length, which is
         rarely the end of a sentence. A new text needs a new state.
         """
+        if count is None and state.folded is not None and state.taken_all == state.frames:
+            return ()  # nothing was decoded since, as in most finals of silence
         words = self.words(state)
         if count is None or count >= len(words):
             return self._take_all(state, ended=count is None)
@@ -291,6 +294,7 @@ class BeamDecoder:
     def _take_all(self, state: BeamState, *, ended: bool) -> tuple[Word, ...]:
         row = np.empty(kernel.REPORT, np.int64)
         count = kernel.take_text(state.opened(), ended, self._setup, row)
+        state.taken_all = state.frames if ended else -1
         if not count and not state.has_text:
             return ()
         read, last_end = self._read(state, count)

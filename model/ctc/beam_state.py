@@ -45,6 +45,7 @@ class BeamState:
     has_text: bool = False
     changes: int = 0  # number of changes of the best hypothesis
     taken: int = 0  # number of calls of `take`
+    taken_all: int = -1  # frames after which all words were taken last
     committed: list[Word] = field(default_factory=list)
     last_end: int = 0  # frame after the last committed or taken word: words do not overlap
     shown: tuple[Word, ...] | None = None  # cache of `words`, until the next change

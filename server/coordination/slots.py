@@ -1,8 +1,8 @@
 """Slots of one model: each live stream takes one and gives it back, up to the model's limit.
 
 A slot is held until every engine has closed its stream, because only then can another stream use it. A live stream that
-rests lends its slot: it counts again as soon as it steps, also above the limit, so nobody is refused or closed who is
-in. Background streams have slots of their own: their steps only fill batches where live ones are hardly slowed down.
+rests lends its slot: it counts again as soon as it steps, also above the limit, because no open stream is closed.
+Background streams have slots of their own: their steps only fill batches where live ones are hardly slowed down.
 
 The limit of a model is the number of streams that the machine can carry if all use that model. So a stream costs
 1 / limit of the machine, and one is admitted if the costs of all open streams leave enough for it. Models slow each

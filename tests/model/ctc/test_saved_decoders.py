@@ -43,6 +43,10 @@ def run(
         results.append(snapshot(decoder, state))
         if takes and number % 9 == 8:
             results.append(decoder.take(state, takes[number // 9 % len(takes)]))
+        for _ in range(number % 3 if takes and number % 7 == 6 else 0):
+            results.append(decoder.take(state))
+            if number in moves and isinstance(decoder, FoldsStates):
+                decoder.fold(state)
         if number % 25 == 24 and bias:
             decoder.set_bias(state, NO_BIAS if number % 50 == 24 else bias)
         if number in moves:
@@ -57,7 +61,6 @@ def run(
             decoder.take(moved)
             decoder.release(moved)
             if isinstance(decoder, FoldsStates):
-                decoder.fold(state)
                 decoder.fold(state)
     return [*results, decoder.take(state)]
 
@@ -181,6 +184,10 @@ def test_a_folded_state_has_no_memory_until_its_next_use_and_can_be_released() -
     for state in (used, unused):
         decoder.fold(state)
         assert (state.address, len(state.block)) == (0, 0)
+        assert decoder.take(state) == ()
+        decoder.fold(state)
+        assert decoder.take(state) == ()
+        assert (state.address, len(state.block)) == (0, 0), "nothing was decoded since the last take"
     decoder.advance([used], speech_like(1, STEP)[None])
     assert len(used.block) > 0
     for state in (used, unused):

@@ -228,7 +228,7 @@ def test_streams_that_rest_leave_room_for_others_up_to_the_bound_of_connections(
         slots.refuse_if_full()
 
 
-def test_when_all_speak_at_once_nobody_is_cut_and_nobody_admitted_until_enough_rest_again() -> None:
+def test_when_all_speak_at_once_none_is_cut_and_none_admitted_until_enough_rest_again() -> None:
     server = Server(10, slots=10, connected=40)
     slots = server.models[0]
     for _ in range(3):

@@ -46,7 +46,7 @@ def test_an_upload_rests_unless_it_asks_not_to(server: LiveServer, rest: str, re
 
 
 def test_more_streams_than_slots_are_served_while_most_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two may speak, eight may be connected, and the model has four slots: nobody is cut, and no text changes."""
+    """Two may speak, eight may be connected, and the model has four slots: none is cut, and no text changes."""
     monkeypatch.setattr(settings_module, "UPLOADS_A_PLACE", 1)
     monkeypatch.setattr(settings_module, "FORK_SLOTS", 1)
     limits = {"max_streams": 2, "max_uploads": 1, "max_channels": 1, "max_openings_per_s": "off"}
