@@ -103,6 +103,12 @@ class KeptFrames:
             begin, self.counts[begin - self.begin :], self.symbols[2 * entries :], self.values[4 * entries :]
         )
 
+    def check(self, symbols: int) -> None:
+        """Raises: ValueError unless the parts fit together, for this many symbols."""
+        named, entries = np.frombuffer(self.symbols, np.uint16), _entries(self.counts)
+        if self.begin < 0 or (len(named), len(self.values)) != (entries, 4 * entries) or (named >= symbols).any():
+            raise ValueError("these frames are damaged, or of another model")
+
     def log_probs(self, symbols: int, blank: int) -> NDArray[np.float32]:
         """Return (1, T, V): symbols that are not kept have probability 0, certain blanks 1."""
         counts = np.frombuffer(self.counts, np.uint8)  # (T,)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import msgspec
 import numpy as np
 
 from model.ctc.beam import BeamDecoder
@@ -75,6 +76,19 @@ class OpenText:
     bias: Bias
     words: tuple[Word, ...]  # of the first pass
     audio: FrameAudio | None
+
+
+class SavedTwoPass(msgspec.Struct, array_like=True, frozen=True):
+    """Serialized `TwoPassState` without its key terms."""
+
+    first: bytes
+    begin: int
+    counts: bytes
+    symbols: bytes
+    values: bytes
+    onset: Onset | None
+    context: tuple[str, ...]
+    taken_end: int
 
 
 class TwoPassDecoder(SearchDecoder):
@@ -255,6 +269,23 @@ class TwoPassDecoder(SearchDecoder):
         rows = reader.read(audio.pcm[(first - audio.frame) * reader.frame_samples :])
         rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
         log_probs[len(log_probs) - len(rows) :] = rows
+
+    # Copies
+
+    def save(self, state: TwoPassState) -> bytes:
+        """Serialize a state without its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
+        kept = state.kept
+        parts = bytes(kept.counts), bytes(kept.symbols), bytes(kept.values)
+        first = self.first.save(state.first)
+        saved = SavedTwoPass(first, kept.begin, *parts, state.onset, state.context, state.taken_end)
+        return msgspec.msgpack.encode(saved)
+
+    def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TwoPassState:
+        """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
+        read = msgspec.msgpack.decode(saved, type=SavedTwoPass)
+        kept = KeptFrames(read.begin, bytearray(read.counts), bytearray(read.symbols), bytearray(read.values))
+        kept.check(len(self.second.vocabulary))
+        return TwoPassState(self.first.load(read.first, bias), kept, read.onset, read.context, read.taken_end)
 
     def copy(self, state: TwoPassState) -> TwoPassState:
         """Return an independent copy of a state. Raises: ReleasedState."""

@@ -47,6 +47,7 @@ from server.text.redaction_kinds import number_language
 MakeSession = Callable[[SessionOptions, ModelDescription, Decoder, Limits, VoiceRules | None], Session]
 NO_SPEAKERS = "diarize: not supported by this server; leave it out, or start the server with --speakers"
 NO_AUXILIARY: Mapping[Auxiliary, EngineSource] = {}
+_REPEATED = (RECEIPT, RESUMABLE)  # features that need the same text again, maybe by another server
 NOTHING: Mapping[Feature, str] = {}
 
 
@@ -94,9 +95,9 @@ class ModelService:
             check_speakable(options.keyterms, decoder)
         except BiasError as error:
             raise BadParameter(str(error)) from error
-        if options.finals == "accurate":
+        if options.finals == "accurate" and options.fork_after_s is None:  # turns end when they do without
             limits = limits.with_accurate_finals()
-        if options.rest is False or is_excluded(REST, request):
+        if options.rest is False or is_excluded(REST, replace(request, options=options)):
             limits = replace(limits, rest_s=None)
         elif options.rest and limits.rest_s is None:
             raise BadParameter("rest: streams do not rest on this server; leave it out, or set rest_s there")
@@ -150,7 +151,8 @@ class ModelService:
     def _settled(self, request: Request) -> SessionOptions:
         """Return the options of a session: defaults are set, and features that yield to others are left out."""
         options = request.options
-        excluded = is_excluded(ACCURATE, request) or (self._by_whisper and RECEIPT.counts(request))
+        foreign = self._by_whisper and any(feature.counts(request) for feature in _REPEATED)
+        excluded = is_excluded(ACCURATE, request) or foreign
         default = "fast" if self._accurate_for(options) is None or excluded else self.finals
         return replace(
             options,
@@ -174,10 +176,11 @@ class ModelService:
                 "trained by this project"
             )
         if self._by_whisper and request.options.finals == "accurate":
-            lacking[RECEIPT] = (
-                f"receipt: cannot be combined with {ACCURATE.name} on this server, whose second pass by Whisper cannot "
-                "be replayed; leave one of the two out"
-            )
+            lacking |= {
+                feature: f"{feature.name}: cannot be combined with {ACCURATE.name} on this server, whose second pass "
+                "by Whisper cannot be replayed; leave one of the two out"
+                for feature in _REPEATED
+            }
         if self.rewind is None:
             lacking[REWIND] = (
                 f"rewind: model {self.name!r} is not searched for key terms, which it needs: by beam search over "

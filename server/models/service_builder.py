@@ -183,8 +183,10 @@ class ServiceBuilder:
 
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.max_utterance_s, settings.rest_s)
-            decoders = (model.decoder.digest, *(grammar.digest for grammar in model.grammars.values()))
-            return model.facts.digest, model.facts.precision, *decoders, repr(rules), settings.vad, voices
+            second = [] if model.accurate is None else [model.accurate, *model.accurate_grammars.values()]
+            decoders = [one.digest for one in (model.decoder, *model.grammars.values(), *second)]
+            others = repr(rules), settings.vad, voices, settings.finals
+            return model.facts.digest, model.facts.precision, *decoders, *others
 
         return TicketService(
             self._resume_keys,

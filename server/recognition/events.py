@@ -126,12 +126,14 @@ class ForkWords:
     """Words of the open segment as a flush would give them.
 
     `running`: the words as a partial would show them, once the stream is decoded up to `known_s`. The words of a
-    segment that ends may differ, because its text is known to end there.
+    segment that ends may differ, because its text is known to end there. `first`: those of the first pass, the same as
+    `words` without a second one.
     """
 
     words: tuple[Word, ...]
     running: tuple[Word, ...]
     known_s: float
+    first: tuple[Word, ...]
 
 
 @dataclass(frozen=True, slots=True)

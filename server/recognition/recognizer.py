@@ -56,7 +56,8 @@ class Recognizer:
         self._clock = clock
         self._questions = questions
         self._routes: dict[int, Route] = {}
-        self._forks = Forks(self._routes, metrics, slots=fork_slots, budget_s=budget_s)
+        start = self._decoder.start_second_passes
+        self._forks = Forks(self._routes, metrics, slots=fork_slots, budget_s=budget_s, start_second_passes=start)
         self._leases: dict[int, StreamLease] = {}  # of streams that the speech engine has not reported closed
         self._auxiliary_routes: dict[Auxiliary, dict[int, Route]] = {model: {} for model in Auxiliary}
         self._auxiliary_leases: dict[Auxiliary, dict[int, StreamLease]] = {model: {} for model in Auxiliary}

@@ -73,6 +73,11 @@ REST = Feature("rest", lambda request: request.options.rest is not False)
 NUMBER_TERMS = Feature(
     "redact and key terms that have numbers", lambda request: request.options.redact and _has_number(request)
 )
+READ_AGAIN = Feature(
+    "resumable and finals=accurate",
+    lambda request: request.options.resumable and ACCURATE.asked(request),
+    live_only=True,
+)
 SPEAKERS = Feature("diarize", lambda request: request.options.speakers)
 PACKED = Feature("an encoding that is compressed or in a container", lambda request: request.form.encoding not in PLAIN)
 
@@ -101,7 +106,6 @@ class Exclusion:
 _RAW = f"requires one of encoding={', '.join(sorted(PLAIN))}"
 _TICKETS = "tickets do not hold its state"
 EXCLUSIONS = (
-    Exclusion(ACCURATE, RESUMABLE, _TICKETS),
     Exclusion(ACCURATE, STABLE_WORDS, "the second pass may change them"),
     Exclusion(REWIND, GRAMMAR, "there is one decoder a stream"),
     Exclusion(REWIND, ACCURATE, "a correction has words of the first pass"),
@@ -130,6 +134,7 @@ EXCLUSIONS = (
     Exclusion(FORKS, REDACT, "numbers are masked in the order of the segments", yields=True),
     Exclusion(FORKS, RESUMABLE, _TICKETS, yields=True),
     Exclusion(FORKS, MULTICHANNEL, "pauses are those of one channel", yields=True),
+    Exclusion(REST, READ_AGAIN, "the audio of a segment is sent again without gaps", yields=True),
     Exclusion(REST, REWIND, "a correction places words by all audio before it", yields=True),
     Exclusion(REST, SPEAKERS, "vectors of voices are those of all audio", yields=True),
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from server.recognition.audio_digest import AudioDigest
 from server.recognition.keyterms.session_keyterms import SessionKeyterms
+from server.recognition.results.pending_finals import PendingFinals
 from server.recognition.results.result_order import AudioOrder
-from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
+from server.recognition.saved_state import SavedChannel, SavedCutter, SavedInput, SavedStream
 from server.recognition.segments.resting import Rest
 from server.recognition.segments.segmenter import Segmenter
 from server.recognition.steps import StepCutter
@@ -32,6 +35,10 @@ class Resumption:
         self._sample_rate, self._step_s = sample_rate, step_s
         self._digest = digest
         self.order = order
+        self.pending: PendingFinals | None = None  # that wrap this order
+        for channel, cutter in zip(channels, cutters, strict=True):
+            if channel.segment.audio is not None:
+                cutter.kept = channel.segment.audio.again
         self.rests: Sequence[Rest] = ()  # by channel; empty if the stream never rests
 
     @property
@@ -68,14 +75,14 @@ class Resumption:
             self.rests[channel.index].marks -= 1
         self.order.exported(channel.index, (state, auxiliary), channel.saved(self._keyterms.initial.bias))
 
-    def replay_from_s(self, saved: SavedInput) -> float:
+    def replay_from_s(self, saved: SavedStream) -> float:
         """Stream time from which the client must send its audio again."""
         return self._replay_from(saved) / self._sample_rate
 
-    def _replay_from(self, saved: SavedInput) -> int:
-        pairs = zip(self._cutters, saved.cutters, strict=True)
+    def _replay_from(self, saved: SavedStream) -> int:
+        pairs, digest = zip(self._cutters, _places(saved), strict=True), saved.audio.digest
         begin = min(cutter.replay_from(place) for cutter, place in pairs)
-        return begin if saved.digest is None else min(begin, saved.digest.end)
+        return begin if digest is None else min(begin, digest.end)
 
     def restoring(self, saved: SavedStream) -> Callable[[], None]:
         """Return a function that makes this untouched session continue from a saved one, with the audio that follows.
@@ -89,20 +96,23 @@ class Resumption:
         audio = saved.audio
         restore_keyterms = self._keyterms.restoring(audio.phrases, audio.allowance, audio.context)
         steps = list(zip(self._channels, audio.context_steps, strict=True))
-        begin = self._replay_from(saved.audio)
+        begin, places = self._replay_from(saved), _places(saved)
 
         def restore() -> None:
             restore_keyterms()
-            self.order.finals = saved.finals
+            self.order.finals, self.order.ends_s = saved.finals, list(saved.ends_s)
             if self._digest is not None and saved.audio.digest is not None:
                 self._digest.restore(saved.audio.digest, begin)
-            for cutter, place in zip(self._cutters, saved.audio.cutters, strict=True):
+            for cutter, place in zip(self._cutters, places, strict=True):
                 cutter.restore(place, begin)
             for rest, resting in zip(self.rests, audio.resting, strict=True):
                 rest.restore(resting)
             for (channel, one), (state, bias), place in zip(paired, states, audio.cutters, strict=True):
                 channel.restore(one, state, bias, [windows.end for windows in place.windows])
                 channel.meter.restore(audio.levels[channel.index])
+                end_s = saved.ends_s[channel.index]
+                if self.pending is not None and one.last_word_end_s is not None and end_s is not None:
+                    self.pending.sent_before(channel.index, one.last_word_end_s, end_s)
             keyterms = self._keyterms.current
             for channel, left in steps:
                 if left:
@@ -123,3 +133,13 @@ class Resumption:
 
     def _paired(self, saved: SavedStream) -> list[tuple[Segmenter, SavedChannel]]:
         return list(zip(self._channels, saved.channels, strict=True))
+
+
+def _places(saved: SavedStream) -> list[SavedCutter]:
+    """Return the positions of the channels, with the steps that are cut again: for a rest, or for the second pass."""
+    return [
+        place
+        if one.audio is None
+        else msgspec.structs.replace(place, kept=max(place.kept, one.audio.answered - one.audio.first))
+        for place, one in zip(saved.audio.cutters, saved.channels, strict=True)
+    ]

@@ -24,7 +24,7 @@ class SavedCutter(msgspec.Struct, array_like=True, frozen=True):
     pushed: int  # model-rate samples in whole steps since then
     reset: bool  # the next step resets the model
     windows: tuple[SavedWindows, ...]  # of the stream's auxiliary models
-    kept: int = 0  # steps before the position that are cut again, for the end of a rest
+    kept: int = 0  # steps before the position that are cut again
 
 
 class SavedPartials(msgspec.Struct, array_like=True, frozen=True):
@@ -54,6 +54,13 @@ class SavedGate(msgspec.Struct, array_like=True, frozen=True):
     confident: bool
 
 
+class SavedAudio(msgspec.Struct, array_like=True, frozen=True):
+    """State of `SegmentAudio`, whose samples the client sends again: steps before the oldest one kept, and decoded."""
+
+    first: int
+    answered: int
+
+
 class SavedVoice(msgspec.Struct, array_like=True, frozen=True):
     """State of `VoiceActivity`."""
 
@@ -77,6 +84,7 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     voice: SavedVoice | None  # None: no voice-activity model
     settled: SavedSettled | None  # None: all words are shown
     speakers: bytes | None = None  # None: speakers are not distinguished
+    audio: SavedAudio | None = None  # None: no second pass reads it
 
 
 class SavedLevels(msgspec.Struct, array_like=True, frozen=True):
@@ -127,3 +135,4 @@ class SavedStream(msgspec.Struct, array_like=True, frozen=True):
     states: tuple[bytes, ...]  # of the model, by channel
     auxiliary: tuple[tuple[bytes, ...], ...]  # by channel, of the stream's auxiliary models
     finals: int  # before this point, over all channels
+    ends_s: tuple[float | None, ...]  # by channel, of the last word in a final before this point

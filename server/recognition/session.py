@@ -119,6 +119,8 @@ class Session:
         self._on_work: list[Callable[[list[Work]], None]] = []
         if isinstance(decoder, TwoPass) or (self._pauses is not None and options.forks):
             self.pending = PendingFinals(options.streams, self._order, self._unanswered)
+            if self.resumption is not None:
+                self.resumption.pending = self.pending
         self._order_results()
         self.rests: Rests | None = None  # None: the stream never rests
         if limits.rest_s is not None and not options.speakers:  # vectors of voices are those of all audio

@@ -159,7 +159,7 @@ class StepCutter:
     @property
     def fresh(self) -> bool:
         """True if nothing was received since the last flush."""
-        return self._received == self._flushed
+        return self._received == self._flushed and not self._again
 
     @property
     def received_s(self) -> float:
@@ -250,6 +250,8 @@ class StepCutter:
     def flush(self, marker: Marker, now: float) -> list[Work]:
         """Return steps for all audio received; the last one, whose result completes the text, carries `marker`."""
         work = self._cut(self._resampler.flush(), now, flushing=True) if self._resampler else []
+        if self._again:
+            self._end_replay()
         samples = max(0, self._pushed + self._steps.filled - self._lead_samples)
         end_sample = self._base_sample + samples
         if self._steps.filled:
@@ -265,6 +267,14 @@ class StepCutter:
         self._base_sample, self._pushed = end_sample, 0
         self._reset = True
         return work
+
+    def _end_replay(self) -> None:
+        """End at the last step that was answered: the client ends before it has sent all of them again."""
+        self._pushed, self._again = self._answered, 0
+        if self._steps.filled:
+            self._steps.pad()
+        end = self._flushed + self._stepped * self._sample_rate // self._config.sample_rate
+        self._received = max(self._received, end)
 
     def flush_of(self, step: Work) -> tuple[Work, ...]:
         """Return the steps of silence that would flush the audio up to a step cut since the last flush.
@@ -321,7 +331,7 @@ class StepCutter:
 
     def _cut_again(self, tile: PCM) -> None:
         """Keep a step that was answered before the state was saved."""
-        assert self.kept is not None, "only streams that rest keep steps"
+        assert self.kept is not None, "only streams that rest, or read segments again, keep steps"
         self.kept.append(tile)
         self._pushed += len(tile)
         self._again -= 1

@@ -127,12 +127,19 @@ class Turns:
     """Turn machine of one stream. Call `update_silence`, `advance` and `fork` with the recognition events, in order."""
 
     def __init__(
-        self, rules: TurnRules, *, delay_s: float = 0.0, numbers: NumberLanguage | None = None, marks: bool = False
+        self,
+        rules: TurnRules,
+        *,
+        delay_s: float = 0.0,
+        numbers: NumberLanguage | None = None,
+        forks: bool = False,
+        marks: bool = False,
     ) -> None:
         """`delay_s`: audio after a word that the model has already received when it outputs the word.
 
-        `numbers`: language whose unfinished numbers delay the end; None: none do. `marks`: whether the decoder marks
-        acknowledgements by their sound, which it does once their segment is over.
+        `numbers`: language whose unfinished numbers delay the end; None: none do. `forks`: the stream is forked in
+        pauses. `marks`: whether the decoder marks acknowledgements by their sound, which it does once their segment is
+        over.
         """
         self.rules = rules  # may be replaced at any time
         self.answer: float | None = None  # of the turn model, about the present silence
@@ -145,6 +152,8 @@ class Turns:
         self._start_s = 0.0
         self._sent_s = 0.0  # audio time of the last event
         self._silence_s = 0.0  # silence at the end of the audio, by its level
+        self._forks, self._unforked = forks, False  # whether speech was heard that no fork has followed yet
+        self._fork_due = False  # whether a fork follows the events of the present step
         self._spoken_s = 0.0  # audio time at which speech last resumed, by level
         self._own: tuple[Word, ...] = ()  # words of the turn from the stream itself, as far as decoded
         self._fork: _Fork | None = None  # the turn's last fork
@@ -156,6 +165,9 @@ class Turns:
         """Take the silence at the end of the audio; return the events of resumed speech."""
         back = silence_s < self._silence_s
         self._silence_s = silence_s
+        self._unforked = self._unforked or back or not silence_s
+        self._fork_due = self._forks and self._unforked and silence_s >= self.rules.fork_after_s
+        self._unforked = self._unforked and not self._fork_due
         if not back:
             return []
         self._spoken_s = until_s
@@ -203,6 +215,7 @@ class Turns:
 
     def fork(self, end_s: float, found: ForkWords) -> list[TurnEvent]:
         """Take the words of the open segment from a fork at `end_s`, which is also the time of the last events."""
+        self._fork_due = False
         turn = (*self._closed, *self._new(found.words))
         if not turn:
             return []
@@ -312,8 +325,11 @@ class Turns:
         return self._is_silent(needed_s, decoded_s - max(words[-1].end_s, self._spoken_s))
 
     def _is_silent(self, needed_s: float, known_s: float) -> bool:
-        """Whether words and audio are silent for `needed_s`; `known_s`: from the last word to where words are known."""
-        silent = is_silent(needed_s, level_s=self._silence_s, known_s=known_s)
+        """Whether words and audio are silent for `needed_s`; `known_s`: from the last word to where words are known.
+
+        Not while the words of a fork are due: an end has these.
+        """
+        silent = not self._fork_due and is_silent(needed_s, level_s=self._silence_s, known_s=known_s)
         return silent and known_s >= needed_s - ROUNDING
 
     def _event(

@@ -214,7 +214,7 @@ class ResumableStream(DeepgramStream):
 
     def _frame(self, ticket: Ticket) -> bytes:
         assert self._session.resumption is not None, "it has tickets"
-        audio_s = _seconds(self._session.resumption.replay_from_s(ticket.stream.audio))
+        audio_s = _seconds(self._session.resumption.replay_from_s(ticket.stream))
         self._metrics.tickets.inc()
         text = self._tickets.write(ticket)
         self._every_s = max(EVERY_S, len(text) / BYTES_A_SECOND)

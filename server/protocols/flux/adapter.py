@@ -81,10 +81,11 @@ class FluxAdapter:
         delay_s: float,
         languages: tuple[str, ...] = ("en",),
         prompts: Prompts | None = None,
+        forks: bool = False,
         audio_warnings: Callable[[], Sequence[str]] = tuple,
         marks: bool = False,
     ) -> None:
-        """`languages` are the model's; English is formatted with the English tagger. `delay_s`: as in `Turns`.
+        """`languages` are the model's; English is formatted with the English tagger. `delay_s`, `forks`: as in `Turns`.
         `prompts`: languages that the model lets a stream choose.
 
         `audio_warnings`: those of `LiveDecoder`, read at the end. `marks`: as in `Turns`.
@@ -101,7 +102,7 @@ class FluxAdapter:
         if prompts is None:
             self._fixed["language_hints"] = list(request.hints)
         numbers = None if request.options.wait_in_numbers is False else number_language(languages)
-        self._turns = Turns(request.rules, delay_s=delay_s, numbers=numbers, marks=marks)
+        self._turns = Turns(request.rules, delay_s=delay_s, numbers=numbers, forks=forks, marks=marks)
         self._rules = request.rules  # of audio that comes now
         self._changes: deque[tuple[float, TurnRules]] = deque()  # each with the audio received before it, seconds
         self._phrases = request.phrases

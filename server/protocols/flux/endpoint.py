@@ -47,6 +47,7 @@ async def admit_turns(replica: Replica, socket: WebSocket, request_id: str) -> A
             languages=model.spoken(language),
             prompts=model.facts.prompts,
             delay_s=delay_s,
+            forks=session.options.forks,
             audio_warnings=lambda: decoder.warnings,
             marks=model.decoder_for(request) is model.acknowledging,
         ),

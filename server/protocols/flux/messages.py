@@ -37,7 +37,7 @@ from server.protocols.features import (
 )
 from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.request import Request
-from server.recognition.session_options import SessionOptions
+from server.recognition.session_options import SessionOptions, finals_of
 from server.recognition.turns import TurnRules
 from server.text.formatting import FormattedWord, Style
 
@@ -54,7 +54,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 REPEATABLE = frozenset({"keyterm", "language_hint", "redact", "tag"})
 QUERY = frozenset({
     "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "backchannel",
-    "keyterm", "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "rest", "tag",
+    "finals", "keyterm", "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "rest", "tag",
     "wait_in_numbers",
 })  # fmt: skip
 encode = msgspec.json.Encoder().encode
@@ -270,6 +270,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
         speech_events=True,
         endpointing_ms=0.0,  # the operator's minimum
         scored_end=rules.scored_end,
+        finals=finals_of(query.get("finals", "")),
         redact=redaction(given),
         fork_after_s=rules.fork_after_s,
         forks=True,

@@ -250,7 +250,8 @@ class BatchDecoder:
                     route.active.push(())
                 pending = route.active.session.pending
                 if pending is not None and pending:
-                    self._start_second_pass(route, pending, timing)
+                    pending.timed(route.channel.index, timing)
+                    self.start_second_passes(route.active)
                 route.active.sink.on_events(events, timing)
 
     def _advance(self, channels: Sequence[Segmenter], outputs: Outputs) -> None:
@@ -264,11 +265,10 @@ class BatchDecoder:
             if rows:
                 decoder.advance([channels[row].segment.state for row in rows], outputs[rows])
 
-    def _start_second_pass(self, route: Route, pending: PendingFinals, timing: StepTiming) -> None:
-        """Submit the finals of this step to the second pass; the step, and all later results, wait for them."""
-        active = route.active
-        pending.timed(route.channel.index, timing)
-        for final in pending.take_new():
+    def start_second_passes(self, active: StreamOwner) -> None:
+        """Submit the finals whose second pass is due; their steps, and all later results, wait for them."""
+        assert active.session.pending is not None, "it has finals that wait"
+        for final in active.session.pending.take_new():
             done = partial(self._resolve, active, final)
             self._second_pass.submit(partial(_unless_closed, active, final), done, background=active.background)
             self._metrics.second_queue.set(self._second_pass.waiting)

@@ -24,6 +24,7 @@ class PendingFinal:
     first: Final
     decode: Callable[[], Words]  # the second pass: the segment's words in stream time; on any thread
     resolved: Final | None = None
+    fork: PendingFork | None = None  # the last one in its segment, until the final is resolved or its pass is due
 
     @property
     def channel(self) -> int:
@@ -33,6 +34,15 @@ class PendingFinal:
     def resolve(self, words: Words | None, fallback: Fallback | None = None) -> None:
         """Take the second pass's words. If it failed (None) or found none, the first pass's words are kept."""
         self.resolved = replace(self.first, words=words) if words else replace(self.first, fallback=fallback)
+
+    def take_from(self, fork: PendingFork) -> bool:
+        """Take the words of a resolved fork if its first pass had the same text; return whether it had."""
+        assert fork.resolved is not None, "its words are known"
+        found = fork.resolved.found
+        same = found is not None and _texts(found.first) == _texts(self.first.words)
+        if found is not None and same:
+            self.resolve(found.words)
+        return same
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +57,10 @@ class PendingFork:
     def resolve(self, found: ForkWords | None) -> None:
         """Take the fork's words; None if it was refused or failed."""
         self.resolved = Forked(self.channel, self.end_s, found)
+
+
+def _texts(words: Words) -> list[str]:
+    return [word.text for word in words]
 
 
 Pending = PendingFinal | PendingFork
@@ -83,7 +97,33 @@ class _Channel:
     """The results of one channel from its oldest pending one on."""
 
     held: deque[_Held] = field(default_factory=deque)
+    fork: PendingFork | None = None  # the last one since the last final
     ends_s: tuple[float, float] | None = None  # of the last final's last word: in the first pass, and as sent
+
+    def due_passes(self, results: Sequence[Result]) -> list[PendingFinal]:
+        """Take a step's results; return the finals whose second pass is due.
+
+        A final after a fork of its segment waits for the words of the fork: the same text is not read twice.
+        """
+        due: list[PendingFinal] = []
+        for result in results:
+            if isinstance(result, PendingFork):
+                self.fork = result
+            elif isinstance(result, Final | PendingFinal):
+                fork, self.fork = self.fork, None
+                if isinstance(result, PendingFinal):
+                    result.fork = fork
+                    due += self.decided(result)
+        return due
+
+    @staticmethod
+    def decided(final: PendingFinal) -> list[PendingFinal]:
+        """Return a final if its second pass is due; none if it still waits for a fork, or has the words of one."""
+        fork = final.fork
+        if fork is not None and fork.resolved is None:
+            return []
+        final.fork = None
+        return [] if fork is not None and final.take_from(fork) else [final]
 
     def sent(self, result: Result) -> Event:
         """Return a result as it is sent: a final as resolved, a gap with the end time of the word that was sent."""
@@ -121,12 +161,12 @@ class PendingFinals:
 
     def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Take a step's results; return the events that are due."""
-        here, new = self._channels[channel], [one for one in results if isinstance(one, Pending)]
-        if new or here.held:
+        here = self._channels[channel]
+        self._new += here.due_passes(results)
+        self._forks += [one for one in results if isinstance(one, PendingFork)]
+        if here.held or not all(one.resolved for one in results if isinstance(one, Pending)):
             here.held.append(_Held(results, is_step=True))
             self._unanswered.steps += 1
-            self._new += [one for one in new if isinstance(one, PendingFinal)]
-            self._forks += [one for one in new if isinstance(one, PendingFork)]
             return []
         return self._order.answered(channel, [here.sent(one) for one in results])
 
@@ -145,6 +185,10 @@ class PendingFinals:
     def finishes(self) -> bool:
         """Whether all results were returned."""
         return not self and self._order.finishes()
+
+    def sent_before(self, channel: int, first_s: float, sent_s: float) -> None:
+        """Continue after a final whose last word ends at `first_s` in the first pass, and at `sent_s` as sent."""
+        self._channels[channel].ends_s = first_s, sent_s
 
     def take_new(self) -> list[PendingFinal]:
         """Return the finals whose second pass has to be started, once each."""
@@ -178,8 +222,14 @@ class PendingFinals:
         return self._due(final.channel)
 
     def resolve_fork(self, fork: PendingFork, found: ForkWords | None) -> Due:
-        """Take a fork's words, None if it was refused or failed; give the events that waited, step by step."""
+        """Take a fork's words, None if it was refused or failed; give the events that waited, step by step.
+
+        Second passes that waited for these words may be due then.
+        """
         fork.resolve(found)
+        here = self._channels[fork.channel]
+        waiting = [one for held in here.held for one in held.results if isinstance(one, PendingFinal)]
+        self._new += [due for one in waiting if one.fork is fork for due in here.decided(one)]
         return self._due(fork.channel)
 
     def _due(self, index: int) -> Due:

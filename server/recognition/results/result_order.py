@@ -102,6 +102,7 @@ class AudioOrder:
         self._incomplete: deque[_Mark] = deque()
         self._saved: SavedStream | None = None  # waits for `take_saved`
         self.finals = 0  # that went out
+        self.ends_s: list[float | None] = [None] * channels  # of the last word in their finals
         self._finished = False
 
     def finishes(self) -> bool:
@@ -178,12 +179,16 @@ class AudioOrder:
 
     def _send(self, events: Sequence[Event], to: list[Event]) -> None:
         to += events
-        self.finals += sum(isinstance(event, Final) for event in events)
+        for event in events:
+            if isinstance(event, Final):
+                self.finals += 1
+                if event.words:
+                    self.ends_s[event.channel] = event.words[-1].end_s
 
     def _reach(self, mark: _Mark) -> None:
         pairs, channels = zip(*(channel for channel in mark.channels if channel is not None), strict=True)
         states, auxiliary = zip(*pairs, strict=True)
-        self._saved = SavedStream(mark.audio, channels, states, auxiliary, self.finals)
+        self._saved = SavedStream(mark.audio, channels, states, auxiliary, self.finals, tuple(self.ends_s))
 
 
 def _audio_first(piece: Work) -> tuple[bool, int]:

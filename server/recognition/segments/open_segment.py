@@ -21,7 +21,7 @@ from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.events import Final, FinalReason, Partial
 from server.recognition.results.pending_finals import PendingFinal
-from server.recognition.saved_state import SavedChannel
+from server.recognition.saved_state import SavedAudio, SavedChannel
 from server.recognition.segments.endpointing import EndpointRules
 from server.recognition.segments.partials import PartialFilter, SettledWords, WordPlacer, placed
 from server.recognition.segments.rewinding import Part
@@ -202,7 +202,7 @@ class OpenSegment:
 
     def _second_pass(self) -> SecondPass | None:
         """Return the second pass over the segment, if the decoder has one, with its words in stream time."""
-        if self._two_pass is None:
+        if self._two_pass is None or (self.audio is not None and not self.audio.complete):
             return None
         again = self._two_pass.second_pass(self.state, None if self.audio is None else self.audio.decoded())
         place = self.base_s, self.start_s, self.cursor_s
@@ -266,6 +266,8 @@ class OpenSegment:
         self.gate.restore(saved.gate)
         if self.settled is not None and saved.settled is not None:
             self.settled.restore(saved.settled)
+        if self.audio is not None and saved.audio is not None:
+            self.audio.restore(saved.audio)
         self.base_s, self.start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
 
 
@@ -285,6 +287,7 @@ class SegmentAudio:
         self._frames = round(step_s / config.frame_s)  # frames per step
         self._before, self._most = round(CONTEXT_S / step_s), round((READ_AGAIN_S + CONTEXT_S) / step_s)
         self._steps: deque[PCM] = deque()
+        self.again: deque[PCM] = self._steps  # receives the steps that a resumed client sends again, before all others
         self._first = 0  # number of the oldest step that is kept
         self._answered = 0  # steps decoded since the decoder state started
 
@@ -296,6 +299,19 @@ class SegmentAudio:
         """Record that the next step was decoded."""
         self._answered += 1
         self._drop(self._answered - self._most)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is here: false until a resumed client has sent it again."""
+        return self._first + len(self._steps) >= self._answered
+
+    def saved(self) -> SavedAudio:
+        """Return which steps are kept."""
+        return SavedAudio(self._first, self._answered)
+
+    def restore(self, saved: SavedAudio) -> None:
+        """Continue from what `saved` returned; `again` then receives the samples."""
+        self._first, self._answered = saved.first, saved.answered
 
     def decoded(self) -> FrameAudio:
         """Return the kept part of the decoded audio."""
@@ -320,5 +336,6 @@ class SegmentAudio:
 
     def _drop(self, until: int) -> None:
         while self._first < until:
-            self._steps.popleft()
+            if self._steps:  # not so if a resumed client ends its stream before it has sent them again
+                self._steps.popleft()
             self._first += 1

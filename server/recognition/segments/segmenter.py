@@ -122,6 +122,7 @@ class Segmenter:
             voice=None if utterance.speech is None else utterance.speech.saved(),
             settled=None if segment.settled is None else segment.settled.saved(),
             speakers=None if self.speakers is None else self.speakers.saved(),
+            audio=None if segment.audio is None else segment.audio.saved(),
         )
 
     def restored_state(self, saved: SavedChannel, default: Bias) -> tuple[DecoderState, Bias]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -131,6 +132,31 @@ def test_a_copy_and_its_original_are_independent(seed: int, frames: int, more: i
         made.advance([twin], rows[None, number : number + 1])
     assert made.words(twin) == made.words(alone)
     assert searched(made, twin) == searched(made, alone)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=seeds, frames=st.integers(0, 40), more=st.integers(1, 20), taken=st.sampled_from([None, 0, 1]))
+def test_a_saved_state_continues_as_the_original(seed: int, frames: int, more: int, taken: int | None) -> None:
+    made, rows = both(4, 32), speech_like(seed, frames + more)
+    term = Bias.of([("cab", 12.0)])
+    state = decode(made, rows[:frames], bias=term)
+    if taken is None or taken <= len(made.words(state)):
+        made.take(state, taken)
+    again = made.load(made.save(state), term)
+    for one in (state, again):
+        made.advance([one], rows[None, frames:])
+    assert made.words(again) == made.words(state)
+    assert searched(made, again) == searched(made, state)
+    assert made.take(again) == made.take(state)
+
+
+def test_damaged_bytes_of_a_state_are_refused() -> None:
+    made = both(4, 32)
+    saved = made.save(decode(made, speech_like(1, 40)))
+    with pytest.raises(ValueError, match="damaged"):
+        made.load(msgspec.msgpack.encode([*msgspec.msgpack.decode(saved)[:3], b"", *msgspec.msgpack.decode(saved)[4:]]))
+    with pytest.raises(ValueError, match=r"\w"):
+        made.load(saved[:-4])
 
 
 def test_without_words_there_is_nothing_to_search() -> None:

@@ -12,17 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.ctc.beam import BeamDecoder
-from server.recognition.events import Final
+from model.ctc.two_pass import CONTEXT_S as CONTEXT_READ_S
+from server.recognition.events import Final, UtteranceGap
 from server.recognition.messages import StartAt
 from server.recognition.session_options import Limits
-from tests.support.servers.recognizers.shouting import ShoutingDecoder
+from tests.support.servers.recognizers.shouting import DigestingDecoder, ShoutingDecoder
 from tests.support.servers.recognizers.spelling import CONFIG, silence, spell
 from tests.support.streams.resume_bench import Client, Configure, Context, Control, Finalize, ResumableBench
 
 LIMITS = Limits(silence_endpoint_ms=900.0, max_utterance_s=3.0, max_backlog_s=1e9)
 BEAM = BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=8)
 CONTEXT_S = 0.8  # short, so that context begins and ends within a script
-DECODERS = {"greedy": None, "beam": BEAM, "shouting": ShoutingDecoder()}
+DIGESTING = DigestingDecoder()  # the second pass of a resumed stream reads the same audio
+DECODERS = {"greedy": None, "beam": BEAM, "shouting": ShoutingDecoder(), "digesting": DIGESTING}
 
 words = st.text("abcde ", min_size=1, max_size=10)
 
@@ -65,7 +67,7 @@ def test_one_resumed_channel_gives_the_results_of_an_unbroken_one(
     check(data.draw(scripts(1, 16_000)), seed, losses, decoder=DECODERS[decoder])
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "shouting"])
+@pytest.mark.parametrize("decoder", ["greedy", "shouting", "digesting"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 5))
 def test_two_resumed_channels_answered_in_any_order(decoder: str, data: st.DataObject, seed: int, losses: int) -> None:
@@ -85,14 +87,59 @@ def test_resumed_streams_with_a_voice_activity_model(
     check(script, seed, losses, voice=voice, sample_rate=rate)
 
 
+@pytest.mark.parametrize("decoder", [None, DIGESTING])
 @pytest.mark.parametrize("rate", [8_000, 44_100, 48_000])
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 2**32), losses=st.integers(1, 4), channels=st.integers(1, 2))
 def test_resumed_streams_at_other_sample_rates(
-    rate: int, data: st.DataObject, seed: int, losses: int, channels: int
+    rate: int, decoder: DigestingDecoder | None, data: st.DataObject, seed: int, **drawn: int
 ) -> None:
-    script = data.draw(scripts(channels, rate))
-    check(script, seed, losses, sample_rate=rate, channels=channels, multichannel=channels > 1)
+    channels = drawn["channels"]
+    script, options = data.draw(scripts(channels, rate)), {"channels": channels, "multichannel": channels > 1}
+    check(script, seed, drawn["losses"], sample_rate=rate, decoder=decoder, **options)
+
+
+def test_a_client_sends_the_audio_of_the_open_segment_again_and_no_more() -> None:
+    whole, moved = (ResumableBench(limits=LIMITS, decoder=DIGESTING) for _ in range(2))
+    whole.send(np.concatenate([spell("before"), silence(0.9), silence(2.5), spell("now open")]))
+    whole.mark()
+    whole.answer()
+    open_s = len(spell("now open")) / 16_000
+    again_s = moved.restore(whole.saved[-1])
+    assert 0 < whole.session.audio.received_s - again_s <= CONTEXT_READ_S + open_s + LIMITS.silence_endpoint_ms / 1_000
+    plain = ResumableBench(limits=LIMITS)
+    plain.send(np.concatenate([spell("before"), silence(0.9), silence(2.5), spell("now open")]))
+    plain.mark()
+    plain.answer()
+    assert plain.session.audio.received_s - ResumableBench(limits=LIMITS).restore(plain.saved[-1]) < 0.1
+
+
+def test_a_stream_that_ends_before_its_audio_was_sent_again_has_the_words_of_the_first_pass() -> None:
+    whole, moved = (ResumableBench(limits=LIMITS, decoder=DIGESTING) for _ in range(2))
+    whole.send(spell("one two "))
+    whole.mark()
+    whole.answer()
+    moved.restore(whole.saved[-1])
+    moved.close()
+    moved.answer()
+    assert moved.text() == "one two"
+
+
+def test_a_gap_after_a_resumed_final_has_the_end_of_its_last_word_as_it_was_sent() -> None:
+    decoder = ShoutingDecoder()
+    decoder.later_s = CONFIG.frame_s
+    options = {"limits": LIMITS, "decoder": decoder, "utterance_end_ms": 1_500}
+    whole, moved = (ResumableBench(**options) for _ in range(2))
+    whole.send(np.concatenate([spell("gap"), silence(0.9)]))
+    whole.mark()
+    whole.answer()
+    (final,) = [one for one in whole.finals() if one.words]
+    assert final.words[0].text == "GAP"
+    moved.restore(whole.saved[-1])
+    moved.send(silence(2.0))
+    moved.answer()
+    (gap,) = [event for event in moved.events if isinstance(event, UtteranceGap)]
+    assert gap.last_word_end_s == final.words[0].end_s
 
 
 def test_a_step_that_a_resampler_held_back_until_the_end_comes_before_every_channels_flush() -> None:

@@ -91,7 +91,7 @@ def found(step: str, number: int, open_words: list[Word], until_s: float, delay_
         words.append(Word(f"f{number}", until_s - delay_s, until_s - STEP_S, 0.9))
     elif step == "fork other":
         words = [Word(f"o{number}", word.start_s, word.end_s, 0.9) for word in words]
-    return ForkWords(tuple(words), tuple(words), until_s + STEP_S)
+    return ForkWords(tuple(words), tuple(words), until_s + STEP_S, tuple(words))
 
 
 def texts(event: TurnEvent) -> list[str]:
@@ -363,7 +363,7 @@ def test_other_words_of_the_stream_take_the_early_end_back_and_are_counted() -> 
     turns = Turns(EAGER, delay_s=DELAY_S)
     word, other = Word("a", 0.0, 0.1, 1.0), Word("b", 0.0, 0.1, 1.0)
     turns.update_silence(0.32, 0.24)
-    turns.fork(0.32, ForkWords((word,), (word,), 0.4))
+    turns.fork(0.32, ForkWords((word,), (word,), 0.4, (word,)))
     assert turns.state is TurnState.AWAITING
     (update,) = turns.advance(0.64, (), [other])
     assert (update.kind, texts(update)) == (TurnKind.UPDATE, ["a"]), "the stream is not decoded as far as the fork"
@@ -375,7 +375,7 @@ def test_words_of_an_ended_turn_are_dropped_from_the_stream_and_compared() -> No
     turns = Turns(TurnRules(end_threshold=score_of(0.3)), delay_s=DELAY_S)
     turns.update_silence(0.4, 0.32)
     old = Word("a", 0.0, 0.1, 1.0), Word("b", 0.1, 0.2, 1.0)
-    (start, end) = turns.fork(0.4, ForkWords(old, old, 0.48))
+    (start, end) = turns.fork(0.4, ForkWords(old, old, 0.48, old))
     assert (start.kind, end.kind, end.trigger) == (TurnKind.START, TurnKind.END, Trigger.MODEL)
     assert not turns.advance(0.48, (), old[:1])
     assert not turns.advance(0.8, (), (old[0], Word("c", 0.1, 0.2, 1.0)))
