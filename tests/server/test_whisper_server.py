@@ -130,7 +130,7 @@ def test_a_wait_for_it_refuses_no_new_streams(server: LiveServer, monkeypatch: p
     ("excluded", "why"),
     [
         ({"receipt": "true"}, "receipt: cannot be combined with finals=accurate on this server"),
-        ({"resumable": "true"}, "finals: accurate cannot be combined with resumable"),
+        ({"resumable": "true"}, "resumable: cannot be combined with finals=accurate on this server"),
         ({"stable_words": "true"}, "finals: accurate cannot be combined with stable_words"),
     ],
 )
@@ -142,10 +142,11 @@ def test_what_accurate_finals_exclude_is_refused_by_name(
     assert refused.value.response.headers["dg-error"].startswith(why)
 
 
-def test_receipts_win_over_the_servers_default(server: LiveServer) -> None:
+def test_receipts_and_tickets_win_over_the_servers_default(server: LiveServer) -> None:
     model = replace(server.replica.models.default, finals="accurate")
     assert model.decoder_for(query(RAW)) is model.accurate
     assert model.decoder_for(query(RAW + "&receipt=true")) is model.decoder
+    assert model.decoder_for(query(RAW + "&resumable=true")) is model.decoder
 
 
 # Loading

@@ -171,7 +171,7 @@ def test_a_server_may_have_accurate_finals_for_all_that_do_not_say(live_server: 
     server = live_server(model=models(), finals="accurate")
     queries: list[dict[str, str]] = [{"grammar": "titled"}, {"finals": "fast"}, {"resumable": "true"}]
     queries += [{}, {"stable_words": "true"}]
-    assert [live(server, **query) for query in queries] == ["NO ONE", "no one", "no one", "no ONE", "no one"]
+    assert [live(server, **query) for query in queries] == ["NO ONE", "no one", "no ONE", "no ONE", "no one"]
 
 
 def test_a_grammar_and_a_model_that_are_not_there_are_refused_with_what_is(server: LiveServer) -> None:

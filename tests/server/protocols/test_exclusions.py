@@ -176,8 +176,18 @@ def test_early_words_yield_to_what_excludes_them(extra: str, yields: bool) -> No
     assert is_excluded(FORKS, query(f"{RAW}&{extra}")) is yields
 
 
-@pytest.mark.parametrize(("extra", "yields"), [("", False), ("rewind=5", True), ("diarize=true", True)])
-def test_rest_yields_to_corrections_and_speakers(extra: str, yields: bool) -> None:
+@pytest.mark.parametrize(
+    ("extra", "yields"),
+    [
+        ("", False),
+        ("rewind=5", True),
+        ("diarize=true", True),
+        ("resumable=true", False),
+        ("finals=accurate", False),
+        ("finals=accurate&resumable=true", True),
+    ],
+)
+def test_rest_yields_to_what_needs_all_audio(extra: str, yields: bool) -> None:
     assert is_excluded(REST, query(f"{RAW}&{extra}", speakers=True)) is yields
 
 

@@ -1,4 +1,6 @@
-"""The shipped model over two servers gives the same words, times and confidences as on one, greedy and beam search."""
+"""The shipped model over two servers gives the same words, times and confidences as on one: greedy and beam search, and
+accurate finals.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from model.acoustic import load_model
-from model.decoder import decoder_of
+from model.decoder import accurate_of, decoder_of
 from model.recordings import read_pcm
 from server.resume.tickets import new_key
 from tests.support.audio.speech import samples
@@ -25,10 +27,12 @@ def speech() -> np.ndarray:
     return np.concatenate(parts)[: 30 * 16_000]
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "beam"])
+@pytest.mark.parametrize("decoder", ["greedy", "beam", "accurate"])
 def test_real_speech_resumes_word_for_word(decoder: str) -> None:
     model, key = load_model(), new_key()
-    chosen = decoder_of(model.facts, decoder=decoder)
+    chosen = decoder_of(model.facts, decoder="greedy" if decoder == "greedy" else "beam")
+    if decoder == "accurate":
+        chosen = accurate_of(model.facts, chosen)
     audio, dice = speech()[:, None], random.Random(decoder)
     query = {"interim_results": "true", "smart_format": "true"}
     if decoder == "beam":
