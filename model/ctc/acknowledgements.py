@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from model.ctc.beam import BeamDecoder
@@ -154,4 +155,4 @@ class AcknowledgingDecoder(SearchDecoder):
         begin = max(round(words[0].start_s / self.frame_s) - self._before - first, 0)
         end = round(words[-1].end_s / self.frame_s) + self._after - first
         marks = end > begin and self._network.acknowledges(np.concatenate(state.outputs)[begin:end])
-        return tuple(replace(word, acknowledges=True) for word in words) if marks else words
+        return tuple(structs.replace(word, acknowledges=True) for word in words) if marks else words

@@ -101,6 +101,10 @@ def to_int16(samples: NDArray[np.float32] | NDArray[np.float64], scale: float) -
     return whole
 
 
+def _s16(data: bytes) -> PCM:
+    return np.frombuffer(data, "<i2")
+
+
 def _u8(data: bytes) -> PCM:
     return ((np.frombuffer(data, np.uint8).astype(np.int16) - 128) << 8).astype(np.int16)
 
@@ -142,7 +146,7 @@ def _alaw(data: bytes) -> PCM:
 
 _CODECS: dict[PlainCodec, tuple[Callable[[bytes], PCM], int]] = {
     PlainCodec.U8: (_u8, 1),
-    PlainCodec.S16: (functools.partial(np.frombuffer, dtype="<i2"), 2),
+    PlainCodec.S16: (_s16, 2),
     PlainCodec.S24: (_s24, 3),
     PlainCodec.S32: (_s32, 4),
     PlainCodec.S64: (_s64, 8),

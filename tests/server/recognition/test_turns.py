@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from model.ctc.words import Word
 from model.turn_ends.score import delay_of, score_of
@@ -256,9 +256,9 @@ def test_a_fork_does_not_end_a_turn_in_which_speech_has_resumed_since() -> None:
 def test_a_held_turn_of_a_few_words_waits_until_its_sound_is_known(*, marked: bool) -> None:
     turns, word = Turns(HOLDS, marks=True), Word("but", 0.5, 0.8, 0.9)
     assert turns.advance(0.9, [], [word]) == []
-    found = forked(turns, 1.1, replace(word, acknowledges=marked))
+    found = forked(turns, 1.1, structs.replace(word, acknowledges=marked))
     assert kinds(found) == ([] if marked else ["START"])
-    rest = turns.advance(2.0, [replace(word, acknowledges=marked)], end=Trigger.MANUAL)
+    rest = turns.advance(2.0, [structs.replace(word, acknowledges=marked)], end=Trigger.MANUAL)
     assert kinds(rest) == ([] if marked else ["END"])
 
 
