@@ -72,11 +72,11 @@ def trained(conversations: Sequence[Turns], start: Layer, epochs: int = EPOCHS) 
     optimizer = torch.optim.Adam([weight, bias, mean], lr=RATE)
     for epoch in range(epochs):
         optimizer.param_groups[0]["lr"] = RATE * (1 - epoch / epochs)
-        for part in torch.randperm(len(conversations)).split(TOGETHER):
+        for part in torch.randperm(len(conversations)).split(TOGETHER):  # type: ignore[no-untyped-call]
             losses = [loss_of(conversations[at], (weight, bias, mean)) for at in part.tolist()]
             far = ((weight - start[0]) / start[0].std()).square().mean()
             optimizer.zero_grad()
-            (torch.stack(losses).mean() + DECAY * far).backward()
+            (torch.stack(losses).mean() + DECAY * far).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     ends = (weight, bias, mean)
     first, second, third = (a + PART * (b.detach() - a) for a, b in zip(start, ends, strict=True))

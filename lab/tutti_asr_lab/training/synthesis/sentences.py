@@ -12,6 +12,7 @@ from random import Random
 from typing import Literal
 
 from model.errors import LanguageModelError
+from model.text import notations
 from model.text.files import read_lines
 from tutti_asr_lab.training.synthesis import spoken_numbers as numbers
 from tutti_asr_lab.training.synthesis.grammar import load_grammar
@@ -93,7 +94,7 @@ def _allowed(text: str, kind: Kind, split: Split) -> bool:
 def _generators() -> dict[Kind, Callable[[Random], str]]:
     grammar = load_grammar()
     vocabulary = read_sections(VOCABULARY_FILE, r"\s+")
-    everyday = (*vocabulary["single"], *(numbers.cardinal(value) for value in range(101)))
+    everyday = (*vocabulary["single"], *(notations.cardinal(value) for value in range(101)))
     rare = tuple(
         entry.split(":")[0] for name in ("noun", "adjective", "transitive", "name") for entry in vocabulary[name]
     )
@@ -113,7 +114,7 @@ def number_phrase(rng: Random) -> str:  # noqa: PLR0911 - a table of cases
     """Draw digits, a number, a time, a date or an amount, mostly without context, like an answer to a prompt."""
     kind = rng.random()
     if kind < 0.12:
-        return rng.choice((*numbers.DIGITS, "oh"))
+        return rng.choice((*notations.DIGITS, "oh"))
     if kind < 0.52:
         return numbers.digit_string(rng, rng.randint(2, 11))
     if kind < 0.58:
@@ -141,7 +142,7 @@ def _command_generator(names: tuple[str, ...]) -> Callable[[Random], str]:
         "duration": numbers.duration,
         "amount": numbers.amount,
         "percent": numbers.percentage,
-        "ordinal": lambda rng: numbers.ordinal(rng.randint(1, 9)),
+        "ordinal": lambda rng: notations.ordinal(rng.randint(1, 9)),
         "person": lambda rng: rng.choice(names),
     }
 
