@@ -44,8 +44,8 @@ def hiss(kind: str) -> np.ndarray:
 @cache
 def mixed(kind: str) -> np.ndarray:
     """Noise, speech, noise."""
-    told = speech(16_000) if model_of(kind).config.sample_rate == 16_000 else at_rate(model_of(kind), speech(16_000))
-    return np.concatenate([hiss(kind), told[: len(told) // 3], hiss(kind)])
+    spoken = speech(16_000) if model_of(kind).config.sample_rate == 16_000 else at_rate(model_of(kind), speech(16_000))
+    return np.concatenate([hiss(kind), spoken[: len(spoken) // 3], hiss(kind)])
 
 
 def streamed(server: LiveServer, kind: str, pcm: np.ndarray, size: int) -> str:
