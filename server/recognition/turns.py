@@ -152,7 +152,7 @@ class Turns:
         self._start_s = 0.0
         self._sent_s = 0.0  # audio time of the last event
         self._silence_s = 0.0  # silence at the end of the audio, by its level
-        self._forks, self._unforked = forks, False  # whether speech was heard that no fork has followed yet
+        self._forks, self._unforked = forks, False  # whether no fork has followed the last speech yet
         self._fork_due = False  # whether a fork follows the events of the present step
         self._spoken_s = 0.0  # audio time at which speech last resumed, by level
         self._own: tuple[Word, ...] = ()  # words of the turn from the stream itself, as far as decoded

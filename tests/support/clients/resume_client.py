@@ -59,10 +59,17 @@ class ResumingClient:
     """Streams one recording over several servers."""
 
     def __init__(
-        self, servers: Sequence[LiveServer | ServerProcess], audio: np.ndarray, rate: int, **query: Any
+        self,
+        servers: Sequence[LiveServer | ServerProcess],
+        audio: np.ndarray,
+        rate: int,
+        *,
+        segment_s: float = 0.0,
+        **query: Any,
     ) -> None:
-        """`audio` is (S, C) in the encoding of the query."""
+        """`audio` is (S, C) in the encoding of the query. `segment_s`: of audio that is sent again before a ticket."""
         self._servers, self._audio, self._rate = servers, audio, rate
+        self._ahead_s = AHEAD_S + segment_s
         self._query = {"sample_rate": rate, "channels": audio.shape[1], "resumable": "true"} | query
         self.received = Received()
 
@@ -104,7 +111,7 @@ class ResumingClient:
             end = min(until, position + round(CHUNK_S * self._rate))
             client.send(self._audio[position:end].tobytes())
             position = end
-            while position / self._rate - self._safe_s(began_s) > AHEAD_S + self._ticket_s():
+            while position / self._rate - self._safe_s(began_s) > self._ahead_s + self._ticket_s():
                 self.received.take(client.receive())
 
     def _ticket_s(self) -> float:
