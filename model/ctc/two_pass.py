@@ -274,18 +274,18 @@ class TwoPassDecoder(SearchDecoder):
 
     def save(self, state: TwoPassState) -> bytes:
         """Serialize a state without its key terms, for `load`; the state stays usable. Raises: ReleasedState."""
-        kept = state.kept
-        parts = bytes(kept.counts), bytes(kept.symbols), bytes(kept.values)
+        frames = state.kept
+        parts = bytes(frames.counts), bytes(frames.symbols), bytes(frames.values)
         first = self.first.save(state.first)
-        saved = SavedTwoPass(first, kept.begin, *parts, state.onset, state.context, state.taken_end)
+        saved = SavedTwoPass(first, frames.begin, *parts, state.onset, state.context, state.taken_end)
         return msgspec.msgpack.encode(saved)
 
     def load(self, saved: bytes, bias: Bias = NO_BIAS) -> TwoPassState:
         """Deserialize a saved state; `bias` must be given again. Raises: ValueError for damaged or foreign bytes."""
         read = msgspec.msgpack.decode(saved, type=SavedTwoPass)
-        kept = KeptFrames(read.begin, bytearray(read.counts), bytearray(read.symbols), bytearray(read.values))
-        kept.check(len(self.second.vocabulary))
-        return TwoPassState(self.first.load(read.first, bias), kept, read.onset, read.context, read.taken_end)
+        frames = KeptFrames(read.begin, bytearray(read.counts), bytearray(read.symbols), bytearray(read.values))
+        frames.check(len(self.second.vocabulary))
+        return TwoPassState(self.first.load(read.first, bias), frames, read.onset, read.context, read.taken_end)
 
     def copy(self, state: TwoPassState) -> TwoPassState:
         """Return an independent copy of a state. Raises: ReleasedState."""

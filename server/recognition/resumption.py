@@ -137,9 +137,8 @@ class Resumption:
 
 def _places(saved: SavedStream) -> list[SavedCutter]:
     """Return the positions of the channels, with the steps that are cut again: for a rest, or for the second pass."""
+    pairs = zip(saved.audio.cutters, [channel.audio for channel in saved.channels], strict=True)
     return [
-        place
-        if one.audio is None
-        else msgspec.structs.replace(place, kept=max(place.kept, one.audio.answered - one.audio.first))
-        for place, one in zip(saved.audio.cutters, saved.channels, strict=True)
+        msgspec.structs.replace(cutter, kept=max(cutter.kept, audio.answered - audio.first)) if audio else cutter
+        for cutter, audio in pairs
     ]

@@ -38,11 +38,11 @@ class PendingFinal:
     def take_from(self, fork: PendingFork) -> bool:
         """Take the words of a resolved fork if its first pass had the same text; return whether it had."""
         assert fork.resolved is not None, "its words are known"
-        found = fork.resolved.found
-        same = found is not None and _texts(found.first) == _texts(self.first.words)
-        if found is not None and same:
-            self.resolve(found.words)
-        return same
+        forked = fork.resolved.found
+        if forked is None or _texts(forked.first) != _texts(self.first.words):
+            return False
+        self.resolve(forked.words)
+        return True
 
 
 @dataclass(eq=False, slots=True)
