@@ -17,6 +17,7 @@ from server.resume.tickets import new_key
 from tests.support.audio.speech import samples
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.servers.live_server import LiveServer
+from tests.support.servers.server_process import COMPILE_S, REAL, ServerProcess
 
 
 def speech() -> np.ndarray:
@@ -46,3 +47,14 @@ def test_real_speech_resumes_word_for_word(decoder: str) -> None:
         moved = ResumingClient(pair, audio, 16_000, segment_s=segment_s, **query).run(losses)
     assert moved.results == whole.results
     assert sum(len(final["channel"]["alternatives"][0]["words"]) for final in whole.finals) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_accurate_finals_are_the_same_when_other_front_ends_take_over() -> None:
+    audio, query = speech()[:, None], {"interim_results": "true", "finals": "accurate"}
+    with ServerProcess(program=("-c", REAL), start_s=COMPILE_S, front_ends=2, finals="accurate") as server:
+        whole = ResumingClient([server], audio, 16_000, segment_s=10.0, **query).run(())
+        moved = ResumingClient([server], audio, 16_000, segment_s=10.0, **query).run([3.1, 7.7, 12.2, 16.0, 21.3, 26.9])
+    assert moved.results == whole.results
+    assert len(whole.finals) > 5
