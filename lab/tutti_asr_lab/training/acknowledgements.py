@@ -3,8 +3,7 @@
 Positive examples are synthetic; the others are synthetic words of all kinds, and real recordings of manifests. Half of
 the voices and speakers are learned from, the other half and dev are reported.
 
-    python -m tutti_asr_lab.training.acknowledgements synthesize --texts TEXTS --out FOLDER [--voices kokoro]
-    python -m tutti_asr_lab.training.acknowledgements learn --manifest MANIFEST … --out tutti.acknowledgements.json
+`recipes/acknowledgements.sh` runs both commands.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from model.ctc.acknowledgements import AFTER_S, BEFORE_S, ONE, features_of, may_
 from model.ctc.beam import BeamDecoder
 from model.ctc.words import Word
 from model.decoder import decoder_of
-from model.recordings import read_pcm
+from model.recordings import read_manifests, read_pcm
 from server.text.acknowledgements import only_acknowledges
 from tutti_asr_lab.training.synthesis.kokoro import ENGLISH
 from tutti_asr_lab.training.synthesis.voices import SAMPLE_RATE_HZ, Voice, random_neural_voice, random_voice, speak
@@ -45,14 +44,14 @@ SCALE, OUTPUT_SCALE = 2**18, 2**8
 FALSE, FALSE_SYNTHETIC = 0.003, 0.008  # of other turns that are learned from: sets the threshold
 
 
-def synthesize(out: Path, texts: Path, count: int, seed: int, *, neural: bool) -> None:
-    """Write recordings, half of them acknowledgements, and `manifest.jsonl`; `texts` has other words, one a line."""
+def synthesize(out: Path, manifests: list[Path], count: int, seed: int, *, neural: bool) -> None:
+    """Write recordings, half of them acknowledgements, and `manifest.jsonl`; other words are from these manifests."""
     rng, noise, rows = Random(seed), np.random.default_rng(seed), []
-    others = texts.read_text(encoding="utf-8").splitlines()
+    others = [each.text.split() for each in read_manifests(manifests) if each.text]
     out.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         voice = random_neural_voice(rng, ENGLISH) if neural else random_voice(rng)
-        said = rng.choice(SAID) if number % 2 else rng.choice(ALIKE if rng.random() < 0.5 else others)
+        said = rng.choice(SAID) if number % 2 else (rng.choice(ALIKE) if rng.random() < 0.5 else _piece(rng, others))
         pcm = speak(voice, FLITE.get(said, said) if voice.engine == "flite" else said)
         if rng.random() < 0.25:
             pcm = soxr.resample(soxr.resample(pcm, SAMPLE_RATE_HZ, 8_000), 8_000, SAMPLE_RATE_HZ)
@@ -66,6 +65,16 @@ def synthesize(out: Path, texts: Path, count: int, seed: int, *, neural: bool) -
         rows.append({"audio": f"{number}.flac", "text": said, "ack": bool(number % 2), "speaker": _identity(voice),
                      "source": voice.engine})  # fmt: skip
     (out / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _piece(rng: Random, texts: list[list[str]]) -> str:
+    """Return one to three words of a text that do not acknowledge."""
+    while True:
+        words = rng.choice(texts)
+        at = rng.randrange(len(words))
+        piece = words[at : at + rng.randint(1, 3)]
+        if not any(only_acknowledges([Word(word, 0.0, 0.0, 1.0)]) for word in piece):
+            return " ".join(piece)
 
 
 def _identity(voice: Voice) -> str:
@@ -161,7 +170,6 @@ def main(arguments: list[str]) -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=("synthesize", "learn"))
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--texts", type=Path)
     parser.add_argument("--count", type=int, default=2_500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--voices", choices=("formant", "kokoro"), default="formant")
@@ -170,7 +178,7 @@ def main(arguments: list[str]) -> None:
     if given.command == "learn":
         learn(given.manifest, given.out)
     else:
-        synthesize(given.out, given.texts, given.count, given.seed, neural=given.voices == "kokoro")
+        synthesize(given.out, given.manifest, given.count, given.seed, neural=given.voices == "kokoro")
 
 
 if __name__ == "__main__":
