@@ -1,7 +1,7 @@
 """Whether a known voice speaks in a live stream or in a recording, by a vector of it from before.
 
-Each vector is as similar to the known voice as it is, and to all others as `SAME_VOICE` says; the best path between the
-two decides, so that a single vector does not. In sums of integers, as in `online`.
+Each vector is as similar to the known voice as it is, and to all others as `OTHERS` says; the best path between the two
+decides, so that a single vector does not. In sums of integers, as in `online`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from model.speakers.online import KEPT, begins, best_path
 from model.speakers.vectors import ONE, Vector, cosine, rounded
 
 SAME_VOICE = 0.4
-"""Least similarity of a vector to that of a known voice to be the same voice."""
+"""Least similarity of the means of two stretches of voice to be of the same one."""
+OTHERS = 0.25
+"""Similarity of a single vector to a known voice at which it is as likely another one's."""
 _WINDOW = struct.Struct("<ddh")
 
 
@@ -75,4 +77,4 @@ def others_in_recording(vectors: Vector, spans_s: NDArray[np.float64], voice: Ve
 
 def _path(similarities: Sequence[int], spans_s: NDArray[np.float64]) -> Sequence[int]:
     own = np.array(similarities, np.int64)
-    return best_path(np.stack([own, np.full_like(own, round(SAME_VOICE * ONE))], axis=1), begins(spans_s))
+    return best_path(np.stack([own, np.full_like(own, round(OTHERS * ONE))], axis=1), begins(spans_s))

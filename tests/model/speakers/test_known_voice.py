@@ -40,7 +40,7 @@ def test_a_voice_that_begins_later_is_known_at_once() -> None:
 
 def test_a_single_vector_that_is_a_little_unlike_changes_nothing() -> None:
     known, unlike = KnownVoice(voice(0)), np.zeros(SIZE, np.float32)
-    unlike[:2] = 0.35, np.sqrt(1 - 0.35**2)  # just below the threshold
+    unlike[:2] = 0.2, np.sqrt(1 - 0.2**2)  # just below the threshold
     for at in range(5):
         known.take(unlike if at == 2 else voice(0), 0.4 * at, 0.4 * at + 1.6)
     assert others(known, 5) == [False] * 5
@@ -66,6 +66,6 @@ def test_bytes_that_are_no_state_are_refused() -> None:
 
 
 def test_a_recording_is_compared_as_a_whole() -> None:
-    vectors = np.stack([voice(number) for number in (0, 0, 7, 7, 0, 0)])
-    spans_s = np.array([(0.4 * at, 0.4 * at + 1.6) for at in range(6)])
-    assert list(others_in_recording(vectors, spans_s, voice(0))) == [0, 0, 1, 1, 0, 0]
+    vectors = np.stack([voice(number) for number in (0, 0, 7, 7, 7, 0, 0)])
+    spans_s = np.array([(0.4 * at, 0.4 * at + 1.6) for at in range(7)])
+    assert list(others_in_recording(vectors, spans_s, voice(0))) == [0, 0, 1, 1, 1, 0, 0]

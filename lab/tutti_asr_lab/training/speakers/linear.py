@@ -72,8 +72,9 @@ def trained(conversations: Sequence[Turns], start: Layer, epochs: int = EPOCHS) 
     optimizer = torch.optim.Adam([weight, bias, mean], lr=RATE)
     for epoch in range(epochs):
         optimizer.param_groups[0]["lr"] = RATE * (1 - epoch / epochs)
-        for part in torch.randperm(len(conversations)).split(TOGETHER):  # type: ignore[no-untyped-call]
-            losses = [loss_of(conversations[at], (weight, bias, mean)) for at in part.tolist()]
+        order = torch.randperm(len(conversations)).tolist()
+        for first in range(0, len(order), TOGETHER):
+            losses = [loss_of(conversations[at], (weight, bias, mean)) for at in order[first : first + TOGETHER]]
             far = ((weight - start[0]) / start[0].std()).square().mean()
             optimizer.zero_grad()
             (torch.stack(losses).mean() + DECAY * far).backward()  # type: ignore[no-untyped-call]
