@@ -187,12 +187,12 @@ GROUPS = {
 }
 """Groups of speakers by the sources of their recordings."""
 SETS: tuple[tuple[str, Band, int, float, int], ...] = (
-    ("adults", "wide", 2, 0.0, 24), ("adults", "mulaw", 2, 0.0, 24),
-    ("learners", "wide", 2, 0.0, 24), ("learners", "mulaw", 2, 0.0, 24),
+    ("adults", "wide", 2, 0.0, 72), ("adults", "mulaw", 2, 0.0, 72),
+    ("learners", "wide", 2, 0.0, 72), ("learners", "mulaw", 2, 0.0, 24),
     ("own microphones", "wide", 2, 0.0, 24),
     ("adults", "wide", 2, 0.2, 16), ("adults", "wide", 3, 0.0, 12), ("adults", "wide", 4, 0.0, 12),
     ("adults", "mulaw", 4, 0.0, 12),
-    ("adults", "wide", 1, 0.0, 24), ("adults", "mulaw", 1, 0.0, 24), ("learners", "wide", 1, 0.0, 24),
+    ("adults", "wide", 1, 0.0, 24), ("adults", "mulaw", 1, 0.0, 24), ("learners", "wide", 1, 0.0, 72),
 )  # fmt: skip
 """Group, band, voices, share of overlapping turns, conversations."""
 TURNS = {1: 6, 2: 10, 3: 12, 4: 16}

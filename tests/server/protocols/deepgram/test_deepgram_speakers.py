@@ -120,15 +120,15 @@ def test_a_recording_has_speakers_with_their_confidence(server: LiveServer) -> N
 
 
 def test_utterances_and_paragraphs_end_where_the_speaker_changes(server: LiveServer) -> None:
-    close = np.concatenate([say("one two three four five", 0), say(" six seven eight nine", 1), silence(1.0)])
+    close = np.concatenate([say("one two three four five", 0), say(" six seven eight nine ten again", 1), silence(1.0)])
     query = {"diarize": "true", "utterances": "true", "paragraphs": "true"}
     found = upload(server, close, **query)["results"]
     assert [(u["transcript"].lower().strip(".?"), u["speaker"]) for u in found["utterances"]] == [
         ("one two three four five", 0),
-        ("six seven eight nine", 1),
+        ("six seven eight nine ten again", 1),
     ]
     paragraphs = found["channels"][0]["alternatives"][0]["paragraphs"]
-    assert [(each["speaker"], each["num_words"]) for each in paragraphs["paragraphs"]] == [(0, 5), (1, 4)]
+    assert [(each["speaker"], each["num_words"]) for each in paragraphs["paragraphs"]] == [(0, 5), (1, 6)]
     assert paragraphs["transcript"].startswith("\nSpeaker 0: One two three")
     assert "\n\nSpeaker 1: six" in paragraphs["transcript"]
     plain = upload(server, close, paragraphs="true")["results"]["channels"][0]["alternatives"][0]["paragraphs"]
