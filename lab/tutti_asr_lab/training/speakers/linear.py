@@ -1,8 +1,8 @@
 """Trains the linear layer of the network of voices, and the mean that is subtracted, on conversations.
 
 `python -m tutti_asr_lab.training.speakers.linear DATA WEIGHTS OUT`: WEIGHTS are those of `convert`; DATA is the folder
-of speech, of whose speakers those of training are used, without the readers. The loss wants a vector nearer to the mean of
-its voice in the other turns of its conversation than to those of the other voices (Wan et al. 2018,
+of speech, of whose speakers those of training are used, without the readers. The loss wants a vector nearer to the
+mean of its voice in the other turns of its conversation than to those of the other voices (Wan et al. 2018,
 https://arxiv.org/abs/1710.10467). The layer that is written is half way from the encoder's to the trained one, which
 is better for the trained groups and worse for others.
 """
