@@ -121,9 +121,9 @@ def trace(options: list[str], message_ms: int = MESSAGE_MS) -> list[list[Call]]:
     return found
 
 
-def usual_message(found: list[list[Call]]) -> list[Call]:
+def usual_message(messages: list[list[Call]]) -> list[Call]:
     """A message without what runs twice a second: a quarter of the messages cost no more calls."""
-    return sorted(found, key=len)[len(found) // 4]
+    return sorted(messages, key=len)[len(messages) // 4]
 
 
 def show(calls: list[Call], counts: list[int], *, in_order: bool) -> None:

@@ -21,13 +21,13 @@ class StreamStates:
         self._pool = pool
         self._max_streams = max_streams
         self._held: dict[StreamId, Handle] = {}  # while some have none, in the order of their last steps
-        self._kept: dict[StreamId, bytes | None] = {}  # states of streams without a slot; None: of a new stream
+        self._stored: dict[StreamId, bytes | None] = {}  # states of streams without a slot; None: of a new stream
 
     def __len__(self) -> int:
-        return len(self._held) + len(self._kept)
+        return len(self._held) + len(self._stored)
 
     def __contains__(self, stream: object) -> bool:
-        return stream in self._held or stream in self._kept
+        return stream in self._held or stream in self._stored
 
     def open(self, stream: StreamId) -> None:
         """Give a new stream a slot if one is free. Raises: PoolFull."""
@@ -36,18 +36,18 @@ class StreamStates:
         except PoolFull:
             if len(self) >= self._max_streams:
                 raise
-            self._kept[stream] = None
+            self._stored[stream] = None
 
     def handles(self, streams: Sequence[StreamId]) -> list[Handle]:
         """Return access to the slots of different streams, at most one for each slot; valid until the next call."""
-        if self._kept:
+        if self._stored:
             self._give_slots(streams)
         held = self._held
         return [held[stream] for stream in streams]
 
     def export(self, stream: StreamId) -> bytes:
         """Return a copy of the stream's state."""
-        return self._kept.get(stream) or self._pool.export(self.handles((stream,))[0])
+        return self._stored.get(stream) or self._pool.export(self.handles((stream,))[0])
 
     def restore(self, stream: StreamId, state: bytes) -> None:
         """Overwrite the stream's state. Raises: WrongState."""
@@ -58,20 +58,20 @@ class StreamStates:
         if stream in self._held:
             self._pool.release(self._held.pop(stream))
         else:
-            del self._kept[stream]
+            del self._stored[stream]
 
     def _give_slots(self, streams: Sequence[StreamId]) -> None:
-        held, kept, pool = self._held, self._kept, self._pool
+        held, stored, pool = self._held, self._stored, self._pool
         for stream in streams:
             if stream in held:
                 held[stream] = held.pop(stream)
         for stream in streams:
-            if stream in kept:
+            if stream in stored:
                 if not pool.free:
                     oldest = next(iter(held))  # none of `streams`: these are the last ones
-                    kept[oldest] = pool.export(held[oldest])
+                    stored[oldest] = pool.export(held[oldest])
                     pool.release(held.pop(oldest))
                 held[stream] = handle = pool.take()
-                state = kept.pop(stream)
+                state = stored.pop(stream)
                 if state is not None:
                     pool.restore(handle, state)

@@ -81,10 +81,10 @@ def as_written(token: str, said: Sequence[str], *, continues: bool) -> list[str]
 
     `continues`: a token without a capital follows. The period of an abbreviation does not end a sentence.
     """
-    shown = _SHOWN.fullmatch(token.replace("’", "'"))
-    if shown is None or not said:
+    parsed = _SHOWN.fullmatch(token.replace("’", "'"))
+    if parsed is None or not said:
         return list(said)
-    core, after = shown["core"], shown["after"]
+    core, after = parsed["core"], parsed["after"]
     parts = re.split("[-.]", core)
     spelled = [folded(part) for part in parts] == list(said)
     if "." in core or (core.isalpha() and not spelled):

@@ -47,7 +47,7 @@ FALSE, FALSE_SYNTHETIC = 0.003, 0.008  # of other turns that are learned from: s
 def synthesize(out: Path, manifests: list[Path], count: int, seed: int, *, neural: bool) -> None:
     """Write recordings, half of them acknowledgements, and `manifest.jsonl`; other words are from these manifests."""
     rng, noise, rows = Random(seed), np.random.default_rng(seed), []
-    others = [each.text.split() for each in read_manifests(manifests) if each.text]
+    others = [row.text.split() for row in read_manifests(manifests) if row.text]
     out.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         voice = random_neural_voice(rng, ENGLISH) if neural else random_voice(rng)
@@ -85,8 +85,8 @@ def _identity(voice: Voice) -> str:
 def learn(manifests: list[Path], out: Path) -> None:
     """Learn from half of the voices, print what the other half gives, and write the network."""
     features, rows, phones = _examples(manifests)
-    known = np.array([each is not None for each in features])
-    inputs = torch.tensor(np.stack([each for each in features if each is not None]), dtype=torch.float32) / ONE
+    known = np.array([row is not None for row in features])
+    inputs = torch.tensor(np.stack([row for row in features if row is not None]), dtype=torch.float32) / ONE
     acks, marked, held, real = (np.array([row[key] for row in rows]) for key in ("ack", "marked", "held", "real"))
     first = torch.tensor(~held[known])
     hidden, output = [], []
@@ -97,23 +97,23 @@ def learn(manifests: list[Path], out: Path) -> None:
         targets = torch.tensor(acks[known], dtype=torch.float32)
         for _ in range(UPDATES):
             optimizer.zero_grad()
-            found = net(inputs[first])[:, 0]
-            torch.nn.functional.binary_cross_entropy_with_logits(found, targets[first]).backward()  # type: ignore[no-untyped-call]
+            scores = net(inputs[first])[:, 0]
+            torch.nn.functional.binary_cross_entropy_with_logits(scores, targets[first]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         parts = [parameter.detach().double().numpy() for parameter in net.parameters()]
         hidden.append(np.column_stack([parts[0] * SCALE / ONE, parts[1] * SCALE]))
         output.append(parts[2][0] * OUTPUT_SCALE)
     whole, last = np.rint(np.vstack(hidden)).astype(np.int64), np.rint(np.concatenate(output)).astype(np.int64)
     scores = np.full(len(rows), -np.inf)
-    counted = np.stack([each for each in features if each is not None])
+    counted = np.stack([row for row in features if row is not None])
     scores[known] = np.maximum(counted @ whole[:, :-1].T + whole[:, -1], 0) @ last
     limits = [np.quantile(scores[~acks & ~held & (real == of)], 1 - share) for of, share in
               ((True, FALSE), (False, FALSE_SYNTHETIC)) if (~acks & ~held & (real == of)).any()]  # fmt: skip
     threshold = int(max(limits))
     for least in (threshold, threshold / 2, threshold * 2, np.inf):  # infinite: by the text alone
         print(json.dumps({"threshold": least} | _figures(rows, (scores >= least) | marked)))  # noqa: T201
-    found = {"phones": phones, "hidden": whole.tolist(), "output": last.tolist(), "threshold": threshold}
-    out.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    weights = {"phones": phones, "hidden": whole.tolist(), "output": last.tolist(), "threshold": threshold}
+    out.write_text(json.dumps(weights, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def _figures(rows: list[dict[str, Any]], marks: Any) -> dict[str, Any]:
@@ -174,11 +174,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--voices", choices=("formant", "kokoro"), default="formant")
     parser.add_argument("--manifest", type=Path, action="append", default=[])
-    given = parser.parse_args(arguments)
-    if given.command == "learn":
-        learn(given.manifest, given.out)
+    options = parser.parse_args(arguments)
+    if options.command == "learn":
+        learn(options.manifest, options.out)
     else:
-        synthesize(given.out, given.manifest, given.count, given.seed, neural=given.voices == "kokoro")
+        synthesize(options.out, options.manifest, options.count, options.seed, neural=options.voices == "kokoro")
 
 
 if __name__ == "__main__":

@@ -133,19 +133,19 @@ def without_metadata(body: bytes) -> bytes:
     order = ORDERS.get(magic)
     if order is None or body[begin + HEAD_BYTES : begin + FORM_BYTES] != b"WAVE":
         return body
-    kept, at = [body[begin : begin + FORM_BYTES]], begin + FORM_BYTES
+    parts, at = [body[begin : begin + FORM_BYTES]], begin + FORM_BYTES
     while at + HEAD_BYTES <= len(body):
         name = body[at : at + NAME_BYTES]
         size = int.from_bytes(body[at + NAME_BYTES : at + HEAD_BYTES], "big" if order == "big" else "little")
         if name == b"data":
             end = at + HEAD_BYTES + size
-            kept.append(body[at:end] if size and end < len(body) else body[at:])  # 0 and 2**32 - 1: to the end
+            parts.append(body[at:end] if size and end < len(body) else body[at:])  # 0 and 2**32 - 1: to the end
             break
         end = at + HEAD_BYTES + size + size % 2
         if name in NEEDED and size <= MAX_NEEDED_BYTES:
-            kept.append(body[at:end])
+            parts.append(body[at:end])
         at = end
-    return b"".join(kept)
+    return b"".join(parts)
 
 
 def _after_tags(body: bytes) -> int:

@@ -79,7 +79,7 @@ def vectors_of(conversations: Sequence[Conversation], model: SpeakerModel) -> li
     ]
 
 
-def live_labels(words: Sequence[Spoken], given: Vectors, *, listens: bool = False) -> Labels:
+def live_labels(words: Sequence[Spoken], measured: Vectors, *, listens: bool = False) -> Labels:
     """Return the speaker of each word as the final result of its phrase gives it; -1 for none.
 
     `listens`: as in a stream with `speaker=first`.
@@ -91,8 +91,8 @@ def live_labels(words: Sequence[Spoken], given: Vectors, *, listens: bool = Fals
         phrase.append(index)
         if following is not None and words[following].start_s - words[index].end_s < PAUSE_S:
             continue
-        while at < len(given.vectors) and given.spans_s[at, 1] <= words[index].end_s + DELAY_S:
-            speakers.take(given.vectors[at], *given.spans_s[at])
+        while at < len(measured.vectors) and measured.spans_s[at, 1] <= words[index].end_s + DELAY_S:
+            speakers.take(measured.vectors[at], *measured.spans_s[at])
             at += 1
         for member in phrase:
             speaker, _ = speakers.speaker_at(words[member].start_s, words[member].end_s)
@@ -101,23 +101,23 @@ def live_labels(words: Sequence[Spoken], given: Vectors, *, listens: bool = Fals
     return labels
 
 
-def whole_labels(words: Sequence[Spoken], given: Vectors) -> Labels:
+def whole_labels(words: Sequence[Spoken], measured: Vectors) -> Labels:
     """Return the speaker of each word by all vectors of a recording."""
-    labels = speakers_of_recording(given.vectors, given.spans_s)
+    labels = speakers_of_recording(measured.vectors, measured.spans_s)
     return (
-        [int(labels[nearest(given.spans_s, word.start_s, word.end_s)]) for word in words]
+        [int(labels[nearest(measured.spans_s, word.start_s, word.end_s)]) for word in words]
         if len(labels)
         else [0] * len(words)
     )
 
 
-def lost_and_marked(conversations: Sequence[Conversation], given: Sequence[Vectors]) -> tuple[float, float]:
+def lost_and_marked(conversations: Sequence[Conversation], measured: Sequence[Vectors]) -> tuple[float, float]:
     """Return what `speaker=first` does live: the share of the first voice's words that are marked as another one's.
 
     And that of the other voices' words in turns of at least `MARKED_S`.
     """
     counts = np.zeros((2, 2), np.int64)  # other voice, marked
-    for conversation, vectors in zip(conversations, given, strict=True):
+    for conversation, vectors in zip(conversations, measured, strict=True):
         words = conversation.words
         first = min(words, key=lambda word: word.start_s).speaker
         long = [turn for turn in conversation.turns if turn.end_s - turn.start_s >= MARKED_S]
@@ -152,13 +152,13 @@ def voices(labels: Labels, least: int = 3) -> int:
 
 def figures(
     conversations: Sequence[Conversation],
-    given: Sequence[Vectors],
+    measured: Sequence[Vectors],
     label: Callable[[Sequence[Spoken], Vectors], Labels],
     errors: Sequence[Any] = (),
 ) -> Figures:
     """Return the figures of conversations with their vectors; `errors`: pyannote's, without and with a collar."""
     total = correct = counted = 0
-    for conversation, vectors in zip(conversations, given, strict=True):
+    for conversation, vectors in zip(conversations, measured, strict=True):
         labels = list(label(conversation.words, vectors))
         total += len(labels)
         correct += right(conversation.words, labels)
@@ -250,12 +250,12 @@ def main() -> None:
             mix(voices_of(groups[group], dice, count), dice, turns=TURNS[count], overlap=overlap, band=band)
             for _ in range(conversations)
         ]
-        given = vectors_of(mixed, model)
+        measured = vectors_of(mixed, model)
         for name, label in (("live", live_labels), ("whole", whole_labels)):
             errors = (DiarizationErrorRate(), DiarizationErrorRate(collar=COLLAR_S), JaccardErrorRate())
-            result = figures(mixed, given, label, errors)
+            result = figures(mixed, measured, label, errors)
             numbers = [result.words, result.voices, result.error, result.error_with_collar, abs(errors[2])]
-            numbers += lost_and_marked(mixed, given) if name == "live" and count == 2 and not overlap else ()
+            numbers += lost_and_marked(mixed, measured) if name == "live" and count == 2 and not overlap else ()
             cells = (group, band, f"{count}", f"{overlap:.0%}", name, *(f"{figure:.3f}" for figure in numbers))
             sys.stdout.write(f"| {' | '.join(cells)} |\n")
             sys.stdout.flush()

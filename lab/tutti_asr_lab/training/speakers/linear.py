@@ -51,36 +51,36 @@ def vectors_of(outputs: Tensor, layer: Layer) -> Tensor:
     return functional.normalize(functional.normalize(torch.relu(outputs @ weight.T + bias)) - mean)
 
 
-def loss_of(given: Turns, layer: Layer) -> Tensor:
+def loss_of(turns: Turns, layer: Layer) -> Tensor:
     """Return the cross entropy of the right voice, by similarities to the means of the voices of a conversation."""
-    vectors = vectors_of(given.outputs, layer)
-    own = functional.one_hot(given.voices)
+    vectors = vectors_of(turns.outputs, layer)
+    own = functional.one_hot(turns.voices)
     totals = own.T.float() @ vectors
-    of_turns = functional.one_hot(given.turns).T.float() @ vectors
-    others = totals[given.voices] - of_turns[given.turns]  # of the own voice, without this turn
+    of_turns = functional.one_hot(turns.turns).T.float() @ vectors
+    others = totals[turns.voices] - of_turns[turns.turns]  # of the own voice, without this turn
     similarities = vectors @ functional.normalize(totals).T
     own_similarity = (vectors * functional.normalize(others + 1e-9)).sum(dim=1)
     similarities = torch.where(own.bool(), own_similarity[:, None], similarities)
     known = others.norm(dim=1) > PART
-    return functional.cross_entropy(SCALE * similarities[known], given.voices[known])
+    return functional.cross_entropy(SCALE * similarities[known], turns.voices[known])
 
 
 def trained(conversations: Sequence[Turns], start: Layer, epochs: int = EPOCHS) -> Layer:
     """Return the layer `PART` of the way from `start` to the trained one."""
     torch.manual_seed(0)
-    weight, bias, mean = (each.clone().requires_grad_() for each in start)
+    weight, bias, mean = (part.clone().requires_grad_() for part in start)
     optimizer = torch.optim.Adam([weight, bias, mean], lr=RATE)
     for epoch in range(epochs):
         optimizer.param_groups[0]["lr"] = RATE * (1 - epoch / epochs)
         order = torch.randperm(len(conversations)).tolist()
-        for first in range(0, len(order), TOGETHER):
-            losses = [loss_of(conversations[at], (weight, bias, mean)) for at in order[first : first + TOGETHER]]
+        for begin in range(0, len(order), TOGETHER):
+            losses = [loss_of(conversations[at], (weight, bias, mean)) for at in order[begin : begin + TOGETHER]]
             far = ((weight - start[0]) / start[0].std()).square().mean()
             optimizer.zero_grad()
             (torch.stack(losses).mean() + DECAY * far).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     ends = (weight, bias, mean)
-    moved = [a + PART * (b.detach() - a) for a, b in zip(start, ends, strict=True))
+    first, second, third = (a + PART * (b.detach() - a) for a, b in zip(start, ends, strict=True))
     return first, second, third
 
 
@@ -105,8 +105,8 @@ def _outputs(state: bytes) -> NDArray[np.float32]:
     numbers = np.frombuffer(state, np.int64, CONTROLS)
     oldest = int(numbers[COUNTS : COUNTS + RUNS].argmax())
     begin = fields()[0].runs + oldest * (OUTPUTS + CELLS) + (LAYERS - 1) * HIDDEN
-    found = np.frombuffer(state, np.uint8, HIDDEN, begin).astype(np.float32)
-    return np.asarray((found - ZERO) * np.float32(OUTPUT_SCALE), np.float32)
+    integers = np.frombuffer(state, np.uint8, HIDDEN, begin).astype(np.float32)
+    return np.asarray((integers - ZERO) * np.float32(OUTPUT_SCALE), np.float32)
 
 
 def layer_of(weights: SpeakerWeights) -> Layer:
@@ -118,7 +118,7 @@ def layer_of(weights: SpeakerWeights) -> Layer:
 
 def with_layer(path: Path, layer: Layer) -> bytes:
     """Return the weights of a file with another linear layer."""
-    weight, bias, mean = (each.numpy() for each in layer)
+    weight, bias, mean = (part.numpy() for part in layer)
     integers, scale = rounded_outputs(weight)
     last = replace(SpeakerWeights.load(path).products[-1], weight=integers, scale=scale, bias=bias)
     return save(load(path.read_bytes()) | product_arrays(f"layers.{LAYERS}", last) | {"center": mean})
@@ -145,8 +145,8 @@ def main() -> None:
     options = parser.parse_args()
     weights = SpeakerWeights.load(options.weights)
     model = SpeakerModel(weights, 1)
-    given = [turns_of(each, model) for each in conversations_of(options.data)]
-    write_atomically(options.out, with_layer(options.weights, trained(given, layer_of(weights))))
+    turns = [turns_of(mixed, model) for mixed in conversations_of(options.data)]
+    write_atomically(options.out, with_layer(options.weights, trained(turns, layer_of(weights))))
 
 
 if __name__ == "__main__":
