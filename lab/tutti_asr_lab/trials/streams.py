@@ -157,13 +157,13 @@ async def play_resumable(url: str, audio: Audio, *, realtime: bool = True) -> Ou
     return outcome
 
 
-async def play_plain(url: str, audio: Audio) -> Outcome:
+async def play_plain(url: str, audio: Audio, *, realtime: bool = True) -> Outcome:
     """Play as a client that does not reconnect. Problems are stored in the outcome, not raised."""
     outcome = Outcome(audio)
     try:
         async with connect(url, dead_after_s=DEAD_AFTER_S) as client:
             outcome.connected_at.append(asyncio.get_running_loop().time())
-            await _converse(client, client, outcome, realtime=True)
+            await _converse(client, client, outcome, realtime=realtime)
     except ClientError as error:
         outcome.problem = str(error)
         _note_failure(outcome, error)

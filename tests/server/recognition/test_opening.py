@@ -75,6 +75,9 @@ class Slow:
     def __init__(self, slots: Slots, answered: asyncio.Event) -> None:
         self._slots, self._answered = slots, answered
 
+    def rest(self, channels: int) -> None:
+        self._slots.rest(channels)
+
     async def take(self, streams: int, *, background: bool, within_s: float | None) -> StreamLease:
         await self._answered.wait()
         return await self._slots.take(streams, background=background, within_s=within_s)

@@ -240,13 +240,13 @@ def test_a_held_turn_whose_words_could_have_become_an_acknowledgement_starts_as_
 
 def forked(turns: Turns, end_s: float, *words: Word) -> list[TurnEvent]:
     """Events of a fork that finds these words of which the stream has the texts, unmarked, by then."""
-    return turns.fork(end_s, ForkWords(words, (), end_s + DELAY_S))
+    return turns.fork(end_s, ForkWords(words, (), end_s + DELAY_S, words))
 
 
 def test_a_fork_does_not_end_a_turn_in_which_speech_has_resumed_since() -> None:
     turns, word = Turns(TurnRules(), delay_s=DELAY_S), Word("so", 0.5, 0.7, 0.9)
     assert turns.update_silence(1.0, 0.3) == []
-    assert kinds(turns.fork(1.0, ForkWords((word,), (word,), 2.0))) == ["START"]
+    assert kinds(turns.fork(1.0, ForkWords((word,), (word,), 2.0, (word,)))) == ["START"]
     assert turns.update_silence(1.1, 0.0) == []
     assert turns.update_silence(1.9, 0.7) == []
     assert "END" not in kinds(turns.advance(1.9, [], [word])), "what was said meanwhile is not known yet"
