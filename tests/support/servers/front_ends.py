@@ -22,7 +22,7 @@ from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_plain, pla
 WITHIN_S = 30.0
 FRONT_END, ENGINE_HOST = "front_end", "engine_host"
 RAW = "encoding=linear16&sample_rate=16000"
-NOT_OPENED = (OSError, EOFError, InvalidMessage, InvalidStatus, TimeoutError)
+NOT_OPENED = (OSError, EOFError, ConnectionClosed, InvalidMessage, InvalidStatus, TimeoutError)
 
 
 class FrontEnds:
