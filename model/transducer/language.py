@@ -125,7 +125,7 @@ class PieceLanguage:
         return -self._weights.unknown_cost - self._weights.unknown_letter_cost * len(letters)
 
     def _best_unigram(self, letters: str) -> float | None:
-        """Return the log-probability of the likeliest word with this beginning; None if there is none."""
+        """Return the log-probability of the likeliest word with this beginning; None without one."""
         first, last = bisect_left(self._sorted, letters), bisect_left(self._sorted, letters + LAST)
         return float(self._unigrams[first:last].max()) if first < last else None
 

@@ -1,4 +1,4 @@
-"""CTC loss of a batch, and the divergence between two sets of outputs."""
+"""CTC loss of a batch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,3 @@ def ctc_loss(log_probs: Tensor, frames: Tensor, targets: Targets) -> Tensor:
         reduction="sum",
         zero_infinity=True,  # a recording too short for its text has no gradient
     )
-
-
-def divergence(target: Tensor, log_probs: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of log-probabilities (B, T, V) from those of `target`, per frame, (B, T)."""
-    return (target.exp() * (target - log_probs)).sum(2)

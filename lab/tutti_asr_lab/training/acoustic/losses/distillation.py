@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from model.errors import TrainingError
 from model.torch_network.network import Network
-from tutti_asr_lab.training.acoustic.losses.ctc import divergence
 
 _FEATURES = ("sample_rate", "window_samples", "hop_samples", "fft_size", "mel_bins", "mel_low_hz", "mel_high_hz")
 
@@ -74,3 +73,8 @@ def distillation_loss(log_probs: Tensor, taught: Tensor, frames: Tensor) -> Tens
     """Divergence of `log_probs` from `taught`, (B, T, V) float32, summed over the first `frames` (B,) of each row."""
     present = torch.arange(log_probs.shape[1], device=log_probs.device) < frames.to(log_probs.device)[:, None]  # (B, T)
     return (divergence(taught, log_probs) * present).sum()
+
+
+def divergence(target: Tensor, log_probs: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of log-probabilities (B, T, V) from those of `target`, per frame, (B, T)."""
+    return (target.exp() * (target - log_probs)).sum(2)
