@@ -25,6 +25,7 @@ from server.errors import BadParameter
 from server.text.redaction_kinds import Redaction, kinds_of
 
 SHOWN = 64  # longest excerpt of client text in an error
+MAX_EXTRA, MAX_EXTRA_CHARACTERS = 32, 2_048  # pairs, and of each. Source: Deepgram's page on extra metadata
 OFF = frozenset({"false", "0"})
 MAX_IGNORED = 32
 SAMPLE_RATES = range(8_000, 48_001)  # of encodings without a header
@@ -203,6 +204,25 @@ def ignored_header(ignored: Sequence[str]) -> Mapping[str, str]:
     more = len(ignored) - MAX_IGNORED
     listed = [*ignored[:MAX_IGNORED], *([f"and {more} more"] if more > 0 else [])]
     return {"x-ignored-params": ",".join(listed)} if listed else {}
+
+
+def extra_of(given: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the pairs of `extra` in a query, which the answer repeats. Raises: BadParameter."""
+    pairs = [value for name, value in given if name == "extra"]
+    if len(pairs) > MAX_EXTRA:
+        raise BadParameter(f"extra: {len(pairs)} pairs is not valid; must be at most {MAX_EXTRA}")
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, colon, value = pair.partition(":")
+        if not (key and colon) or len(pair) > MAX_EXTRA_CHARACTERS:
+            shown = printable(pair[:SHOWN])
+            raise BadParameter(
+                f"extra: {shown!r} is not valid; must be KEY:VALUE of at most {MAX_EXTRA_CHARACTERS} characters"
+            )
+        if key in found:
+            raise BadParameter(f"extra {printable(key[:SHOWN])!r}: given 2 times; send it once")
+        found[key] = value
+    return found
 
 
 def printable(text: str, limit: int = SHOWN) -> str:

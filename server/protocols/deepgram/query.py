@@ -25,6 +25,7 @@ from server.protocols.features import (
     boolean,
     check_given,
     check_single,
+    extra_of,
     form_of,
     in_plain_names,
     named,
@@ -49,7 +50,6 @@ BIASING = frozenset({"keyterm", "keywords"})
 LIVE_ONLY = frozenset(name for name, parameter in TABLE.items() if parameter.live_only)
 MAX_BOOST = 100.0  # of `keywords`: far above any useful value
 _BOOST = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,6})?")
-MAX_EXTRA, MAX_EXTRA_CHARACTERS = 32, 2_048  # pairs, and of each. Source: Deepgram's page on extra metadata
 MAX_TAGS = 8  # `tag`: the client's own labels of a stream, for the logs
 
 
@@ -141,27 +141,9 @@ def parse_query(
         utterance_split_s=float(query.get("utt_split", SPLIT_S)),
         paragraphs=not live and _boolean(query, "paragraphs"),
         tags=tuple([printable(value) for name, value in given if name == "tag"][:MAX_TAGS]),
-        extra=_extra([value for name, value in given if name == "extra"]),
+        extra=extra_of(given),
         ignored=named(ignored),
     )
-
-
-def _extra(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the pairs that the metadata repeat. Raises: BadParameter."""
-    if len(pairs) > MAX_EXTRA:
-        raise BadParameter(f"extra: {len(pairs)} pairs is not valid; must be at most {MAX_EXTRA}")
-    found: dict[str, str] = {}
-    for pair in pairs:
-        key, colon, value = pair.partition(":")
-        if not (key and colon) or len(pair) > MAX_EXTRA_CHARACTERS:
-            shown = printable(pair[:SHOWN])
-            raise BadParameter(
-                f"extra: {shown!r} is not valid; must be KEY:VALUE of at most {MAX_EXTRA_CHARACTERS} characters"
-            )
-        if key in found:
-            raise BadParameter(f"extra {printable(key[:SHOWN])!r}: given 2 times; send it once")
-        found[key] = value
-    return found
 
 
 def _without_effect(given: Sequence[tuple[str, str]], *, live: bool, supports_keyterms: bool) -> set[str]:

@@ -109,12 +109,13 @@ class FluxAdapter:
         self._refused: str | None = None
         self._unparsed = ""  # what is wrong with the message that ends the connection
         self._request_id = request_id
+        self._extra = {"extra": request.extra} if request.extra else {}
         self._sequence = 0
         self._eager: tuple[FormattedWord, ...] | None = None  # words of the early end that stands
 
     def opened(self) -> Actions:
         """Send `Connected`: clients wait for it."""
-        return (self._send("Connected"),)
+        return (self._send("Connected", **self._extra),)
 
     def binary(self, chunk: bytes) -> Actions:
         """Recognize audio."""

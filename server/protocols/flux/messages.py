@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -28,6 +28,7 @@ from server.protocols.features import (
     boolean,
     check_given,
     check_single,
+    extra_of,
     form_of,
     in_plain_names,
     named,
@@ -51,11 +52,11 @@ _SHOWN = 32  # longest excerpt of a client's text in an error
 ENGLISH, MULTILINGUAL = "flux-general-en", "flux-general-multi"
 LENIENCE = "leave it out, or start the server with --lenient-features to have it ignored"
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-REPEATABLE = frozenset({"keyterm", "language_hint", "redact", "tag"})
+REPEATABLE = frozenset({"extra", "keyterm", "language_hint", "redact", "tag"})
 QUERY = frozenset({
     "model", "encoding", "sample_rate", "eager_eot_threshold", "eot_threshold", "eot_timeout_ms", "backchannel",
-    "finals", "keyterm", "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "rest", "tag",
-    "wait_in_numbers",
+    "extra", "finals", "keyterm", "language_hint", "numerals", "profanity_filter", "mip_opt_out", "redact", "rest",
+    "tag", "wait_in_numbers",
 })  # fmt: skip
 encode = msgspec.json.Encoder().encode
 
@@ -226,6 +227,7 @@ class FluxRequest(Request):
     phrases: tuple[str, ...]  # key terms, which `with_keyterms` adds to the options
     hints: tuple[str, ...] = ()
     multilingual: bool = False
+    extra: Mapping[str, str] = field(default_factory=dict)  # which `Connected` repeats
     ignored: tuple[str, ...] = ()
 
     def with_keyterms(self) -> FluxRequest:
@@ -288,6 +290,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
         phrases=phrases,
         hints=hints,
         multilingual=multilingual,
+        extra=extra_of(given),
         ignored=named(ignored),
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
@@ -11,12 +9,9 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from websockets.sync.client import connect
 
+from tests.support.deployment.certificates import self_signed
 from tests.support.deployment.edge import Tls, proxied
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import RAW, Client, LiveServer, transcript
@@ -30,23 +25,7 @@ every_proxy = pytest.mark.parametrize("name", list(PROXIES))
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
     """Create a self-signed certificate for 127.0.0.1."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tutti")])
-    now = dt.datetime.now(dt.UTC)
-    addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(addresses, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    key_pem = key.private_bytes(serialization.Encoding.PEM, *plain)
-    for file, text in (("tls.crt", pem), ("tls.key", key_pem), ("both.pem", pem + key_pem)):
-        (folder / file).write_bytes(text)
+    folder = self_signed(tmp_path_factory.mktemp("tls"))
     return Tls(folder / "both.pem", folder)
 
 

@@ -1,8 +1,9 @@
-"""Drives pipecat's DeepgramSTTService for test_pipecat.py."""
+"""Drives pipecat's DeepgramSTTService for test_pipecat.py, and its services on SageMaker for test_sagemaker.py."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,8 +73,11 @@ async def stream(
     lines: asyncio.Queue[str],
     options: dict[str, Any] | None = None,
     turns: bool = False,
+    trusted: str | None = None,
 ) -> None:
     """Perform these steps, then send an EndFrame. `turns`: with the client of Deepgram's Flux protocol.
+
+    `trusted` is the certificate of SageMaker at `host`: the services for it are used, without the key.
 
     The option `settings` has the fields of `DeepgramSTTService.Settings`.
 
@@ -81,14 +85,17 @@ async def stream(
     ("connected",), ("confirmed",).
     """
     happened = Happened()
-    options = {"api_key": key, "sample_rate": RATE_HZ, **(options or {})}
-    if "settings" in options:
-        options["settings"] = DeepgramSTTService.Settings(**options["settings"])
-    service = (
-        DeepgramFluxSTTService(url=f"ws://{host}/v2/listen", **options)
-        if turns
-        else DeepgramSTTService(base_url=f"ws://{host}", stt_ttfb_timeout=NEVER_S, **options)
-    )
+    options = {"sample_rate": RATE_HZ, **(options or {})}
+    if trusted:
+        service = on_sagemaker(host, trusted, options, turns=turns)
+    else:
+        if "settings" in options:
+            options["settings"] = DeepgramSTTService.Settings(**options["settings"])
+        service = (
+            DeepgramFluxSTTService(url=f"ws://{host}/v2/listen", api_key=key, **options)
+            if turns
+            else DeepgramSTTService(base_url=f"ws://{host}", api_key=key, stt_ttfb_timeout=NEVER_S, **options)
+        )
     worker = PipelineWorker(
         Pipeline([service, Sink(happened)]),
         cancel_on_idle_timeout=False,
@@ -109,6 +116,36 @@ async def stream(
     runner = WorkerRunner(handle_sigint=False)
     await runner.add_workers(worker)
     await asyncio.gather(runner.run(), take_steps(worker, service, steps, happened, lines))
+
+
+def on_sagemaker(host: str, trusted: str, options: dict[str, Any], *, turns: bool) -> FrameProcessor:
+    """The service for SageMaker; its client of Amazon gets another address, and trusts the certificate there."""
+    from awscrt import io
+    from pipecat.services.aws.sagemaker import bidi_client
+
+    plain, made = io.TlsContextOptions.__init__, bidi_client.SageMakerBidiClient.__init__
+
+    def trusting(tls: Any) -> None:
+        plain(tls)
+        tls.override_default_trust_store_from_path(None, trusted)
+
+    def elsewhere(client: Any, *arguments: Any, **named: Any) -> None:
+        made(client, *arguments, **named)
+        client.bidi_endpoint = f"https://{host}"
+
+    io.TlsContextOptions.__init__, bidi_client.SageMakerBidiClient.__init__ = trusting, elsewhere
+    os.environ |= {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
+    if turns:
+        from pipecat.services.deepgram.flux.sagemaker import stt
+
+        chosen = stt.DeepgramFluxSageMakerSTTService
+    else:
+        from pipecat.services.deepgram.sagemaker import stt
+
+        chosen = stt.DeepgramSageMakerSTTService
+    if "settings" in options:
+        options["settings"] = chosen.Settings(**options["settings"])
+    return chosen(endpoint_name="tutti", region="us-east-2", **options)
 
 
 async def take_steps(

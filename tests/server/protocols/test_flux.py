@@ -60,6 +60,13 @@ def test_a_turn_that_only_acknowledges_says_so_until_it_has_another_word(live_se
     assert (early, ended) == ([True, True, None], [True, None])
 
 
+def test_the_pairs_of_extra_are_in_the_first_message(live_server: Start) -> None:
+    server = live_server()
+    connected, *_ = converse(server, CLOSE, extra=["call:7:a", "team:sales"])
+    assert connected["extra"] == {"call": "7:a", "team": "sales"}
+    assert "extra" not in converse(server, CLOSE)[0]
+
+
 @pytest.mark.parametrize(("query", "quiet_s"), [({}, 0.7 + WAIT_IN_NUMBERS_S), ({"wait_in_numbers": "false"}, 0.7)])
 def test_both_ends_wait_for_the_rest_of_a_number(live_server: Start, query: dict[str, str], quiet_s: float) -> None:
     audio = [part.tobytes() for part in (voiced("my number is two oh"), silence(3.0))]

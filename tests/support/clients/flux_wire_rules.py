@@ -52,7 +52,9 @@ def check_flux(messages: Sequence[Message], *, step_s: float = STEP_S, open_turn
     assert len({uuid.UUID(message["request_id"]) for message in messages}) == 1
     for place, message in enumerate(messages):
         if message["type"] != "TurnInfo":
-            assert set(message) - {"backchannel", "language_hints", "numerals"} == FIELDS[message["type"]], message
+            assert set(message) - {"backchannel", "extra", "language_hints", "numerals"} == FIELDS[message["type"]], (
+                message
+            )
         if message["type"] == "ConfigureSuccess":
             assert set(message["thresholds"]) - {"eager_eot_threshold"} == THRESHOLDS
         if message["type"] == "ConfigureFailure":
