@@ -131,7 +131,6 @@ EXCLUSIONS = (
     Exclusion(RESUMABLE, PACKED, "tickets do not hold a decoder's state", f"resumable: {_RAW}"),
     Exclusion(UTTERANCES, RESUMABLE, _TICKETS),
     Exclusion(SMART, RESUMABLE, _TICKETS),
-    Exclusion(FORKS, REDACT, "numbers are masked in the order of the segments", yields=True),
     Exclusion(FORKS, RESUMABLE, _TICKETS, yields=True),
     Exclusion(FORKS, MULTICHANNEL, "pauses are those of one channel", yields=True),
     Exclusion(REST, READ_AGAIN, "the audio of a segment is sent again without gaps", yields=True),

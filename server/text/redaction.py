@@ -119,6 +119,10 @@ class Redactor:
             here.partial = words, self._partial(here, words)
         return here.partial[1]
 
+    def has_no_number(self, channel: int, words: Sequence[Word]) -> bool:
+        """Whether words of an unfinished segment have no number, and no last word that may become one."""
+        return self._partial(self._channels[channel], words)[0] == tuple(words)
+
     def _partial(self, here: _Channel, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
         if words and self._number_words.may_become_number(words[-1].text):
             words = words[:-1]

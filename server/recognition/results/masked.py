@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from server.recognition.events import Event, Final, Partial
+from server.recognition.events import Event, Final, Forked, ForkWords, Partial
 from server.text.redaction import Redactor
 
 
 def masked(event: Event, redactor: Redactor) -> Event:
-    """Return an event with its words masked; the words from the first masked one on are not stable."""
+    """Return an event with its words masked; the words from the first masked one on are not stable.
+
+    A fork whose words have a number is dropped as if it had been refused: how the number is masked, if at all, is known
+    with its final, and both ends of a turn have the same words.
+    """
     match event:
         case Partial():
             words, unmasked = redactor.partial(event.channel, event.words)
@@ -18,6 +22,9 @@ def masked(event: Event, redactor: Redactor) -> Event:
             return Partial(event.channel, event.start_s, event.duration_s, words, stable)
         case Final():
             return replace(event, words=redactor.final(event.channel, event.words))
+        case Forked(channel=channel, found=ForkWords() as found):
+            shown = all(redactor.has_no_number(channel, words) for words in (found.words, found.running))
+            return event if shown else replace(event, found=None)
     return event
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +19,13 @@ from websockets.exceptions import InvalidStatus
 from server.access.keys import parse_keys
 from server.cli import app
 from server.errors import SettingsError
+from server.text.numbers.spoken_digits import Part, parts, plain
 from server.text.redaction_kinds import Redaction
+from tests.support.audio.english_numbers import number, read_out
+from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.protocols.wire_stream import WireStream, texts_in
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.recognizers.spelling import silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell, voiced
 from tests.support.servers.recognizers.spelling_hanzi import hanzi_model, letters
 from tests.support.servers.two_models import two_models
 from tests.support.servers.uploaded import encoded
@@ -31,6 +35,7 @@ Start = Callable[..., LiveServer]
 CARD = "four five three nine one four eight eight zero three four three six four six seven"
 SOCKETS = ("listen", "twilio", "openai", "vosk", "flux")
 TEXT = f"my card is {CARD} thanks"
+MASKED = re.compile(r"\[[A-Z_]+_[0-9]+\]")
 SPOKEN = re.compile(r"\b(zero|one|two|three|four|five|six|seven|eight|nine)\b|\b[0-9]{3,}\b(?!-)")
 
 
@@ -59,6 +64,50 @@ def test_no_digit_of_a_card_is_in_any_message_of_a_stream(live_server: Start, pr
     assert "[CREDIT_CARD_1]" in words(messages)
     assert not SPOKEN.search(words(messages).replace("[CREDIT_CARD_1]", "").replace("[NUMBER_1]", ""))
     server.wait_idle()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_turns_with_early_ends_show_no_digit_of_a_number_wherever_it_pauses(live_server: Start, seed: int) -> None:
+    """Forks are made inside the number, too, after 0.2 s: none of its words leave, and later turns have early ends."""
+    rng = random.Random(seed)
+    words_of_number = read_out(number("card", rng), rng)
+    pieces = [voiced("hold the line"), silence(1.0), voiced("my card is ")]
+    for word in words_of_number:
+        pieces += [voiced(f"{word} "), silence(rng.choice((0.0, 0.0, 0.3, 1.0)))]
+    pieces += [voiced("thanks a lot"), silence(1.0)]
+    query = {"eager_eot_threshold": "0.4", "wait_in_numbers": rng.choice(("true", "false")), "redact": "pci"}
+    with WireStream(live_server(), "flux", **query) as stream:
+        stream.send(np.concatenate(pieces).tobytes())
+        stream.send({"type": "CloseStream"})
+        stream.rest()
+    turns = check_flux(stream.frames)
+    for turn in turns:
+        texts = [plain(word["word"]) for word in turn["words"] if word["word"][0] != "["]
+        assert Part.NUMBER not in parts(texts, in_number=True, ordinals=True), turn
+        assert not SPOKEN.search(MASKED.sub("", turn["transcript"])), turn
+    early = [turn["transcript"] for turn in turns if turn["event"] == "EagerEndOfTurn"]
+    assert early[0] == "Hold the line."
+    assert "[" in words(stream.frames)
+
+
+def test_turns_without_numbers_have_the_early_ends_of_a_stream_without_redaction(live_server: Start) -> None:
+    server = live_server()
+    audio = np.concatenate([voiced("hello there"), silence(1.0), voiced("two tickets please"), silence(1.5)]).tobytes()
+    turns = []
+    for query in ({}, {"redact": "pci"}):
+        with WireStream(server, "flux", eager_eot_threshold="0.4", **query) as stream:
+            stream.send(audio)
+            stream.send({"type": "CloseStream"})
+            stream.rest()
+        turns.append(
+            [(turn["event"], turn["audio_window_end"], turn["transcript"]) for turn in check_flux(stream.frames)]
+        )
+    ends = [[turn for turn in each if turn[0] in ("EagerEndOfTurn", "EndOfTurn")] for each in turns]
+    assert ends[0][:2] == ends[1][:2], "the same words at the same time"
+    assert [turn[2] for turn in ends[1][2:]][-1] == ends[0][-1][2] == "Two tickets please.", (
+        "a short number, as in a final"
+    )
+    assert ends[1][-1][1] > ends[0][-1][1], "which is known later"
 
 
 def test_reports_of_steps_count_no_masked_word(live_server: Start) -> None:
