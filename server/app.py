@@ -34,6 +34,7 @@ from server.models.service import NO_AUXILIARY, MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
 from server.protocols.audiosocket.endpoint import audiosocket_protocols
+from server.protocols.audiosocket.registration import CallRegistration
 from server.protocols.deepgram.endpoints import QueryReader, Transcribe, admit_live
 from server.protocols.flux.endpoint import admit_turns
 from server.protocols.freeswitch.endpoint import admit_freeswitch
@@ -204,3 +205,7 @@ def _add_recognition(app: FastAPI, replica: Replica) -> None:
         ("/v1/audio/transcriptions", Transcriptions(replica, recordings).create),
     ):
         app.add_api_route(path, post, methods=["POST"], response_class=Response)
+    if replica.settings.audiosocket_port is not None:
+        calls, path = CallRegistration(queries), "/v1/audiosocket/{uuid}"
+        app.add_api_route(path, calls.register, methods=["POST"], response_class=Response)
+        app.add_api_route(path, calls.delete, methods=["DELETE"], response_class=Response, status_code=204)

@@ -95,6 +95,14 @@ class Guard:
         self._sessions.refuse_if_draining()
         return await self.coordinator.enter(caller.key.id, self.limit(caller), ())
 
+    async def enter_registered(self, connection: HTTPConnection, key_id: str) -> None:
+        """Admit a request whose key was checked before it came; its quota is released as that of `enter`.
+
+        Raises: Refused.
+        """
+        lease = await self.enter_again(connection, key_id)
+        cast(list[CallLease], connection.scope[LEASES]).append(lease)
+
     async def enter_without_key(self, connection: HTTPConnection) -> None:
         """Admit a request for one stream on an endpoint without keys. Raises: Refused."""
         self._sessions.refuse_if_draining()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from server.coordination.limits import ExpectedCall
 from server.coordination.remote import RemoteSlots
 from server.coordination.slots import Slots
 
@@ -36,7 +37,20 @@ class TicketUse(Protocol):
         """Record that a stream continues from this ticket; `issued_s` is seconds since 1970."""
 
 
-class Coordinator(TicketUse, Protocol):
+class CallBook(Protocol):
+    """Options that clients register for calls that come without a query of their own."""
+
+    async def expect_call(self, call: ExpectedCall, ttl_s: float) -> None:
+        """Expect a call for `ttl_s`. Raises: NotAllowed, TooManyStreams, ServerFull, ServerNotReady."""
+
+    async def take_call(self, uuid: str, key_id: str | None = None) -> ExpectedCall | None:
+        """Return a call's options, once; `key_id`: only if they are of this key.
+
+        Raises: ServerNotReady if the deciding process has ended.
+        """
+
+
+class Coordinator(TicketUse, CallBook, Protocol):
     """Decisions about calls and streams. A call is one connection or upload, with any number of channels."""
 
     async def enter(self, owner: str, limit: int | None, openings: Sequence[str]) -> CallLease:

@@ -7,7 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 
 from batching.capacity import Capacity, LatencyObjective
-from server.coordination.limits import TICKET_TTL_S, Lease, OpeningRate, Quotas, RetryAfter, UsedTickets, automatic
+from server.coordination.limits import (
+    TICKET_TTL_S,
+    ExpectedCall,
+    ExpectedCalls,
+    Lease,
+    OpeningRate,
+    Quotas,
+    RetryAfter,
+    UsedTickets,
+    automatic,
+)
 from server.coordination.slots import SlotLimits, Slots
 from server.errors import ServerFull
 from server.settings import Settings
@@ -23,6 +33,7 @@ class LocalCoordinator:
         self.quotas = Quotas()
         self.openings = OpeningRate(self._openings_per_s(settings))
         self.tickets = UsedTickets(TICKET_TTL_S, wall_clock)
+        self.calls = ExpectedCalls(clock)
         self._slots: dict[str, Slots] = {}
         self._retry = RetryAfter()
         self._settings = settings
@@ -79,6 +90,16 @@ class LocalCoordinator:
     def use_ticket(self, ticket: bytes, issued_s: float) -> None:
         """Note that a stream continues from this ticket."""
         self.tickets.add(ticket, issued_s)
+
+    # Expected calls
+
+    async def expect_call(self, call: ExpectedCall, ttl_s: float) -> None:
+        """Expect a call for `ttl_s`. Raises: NotAllowed, TooManyStreams, ServerFull."""
+        self.calls.add(call, ttl_s)
+
+    async def take_call(self, uuid: str, key_id: str | None = None) -> ExpectedCall | None:
+        """Return a call's options, once; `key_id`: only if they are of this key."""
+        return self.calls.take(uuid, key_id)
 
     # Models
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from batching.capacity import PeriodSteps
+from server.coordination.limits import ExpectedCall
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -46,6 +47,20 @@ class AskTicket(Message, frozen=True):
     """Ask whether a resume ticket was used, by its id."""
 
     ticket: bytes
+
+
+class ExpectCall(Message, frozen=True):
+    """Expect a call for `ttl_s`."""
+
+    call: ExpectedCall
+    ttl_s: float
+
+
+class TakeCall(Message, frozen=True):
+    """Ask for the options of a call, which is expected no more; `key_id`: only if they are of this key."""
+
+    uuid: str
+    key_id: str | None
 
 
 class ReportSteps(Message, frozen=True):
@@ -102,7 +117,7 @@ class StreamsEnded(Message, frozen=True):
     model: str
 
 
-# Answers: nothing, whether a ticket was used, or
+# Answers: nothing, whether a ticket was used, the options of a call, or
 
 
 class Numbers(msgspec.Struct, frozen=True, array_like=True):
@@ -129,16 +144,16 @@ class RefuseHint(Message, frozen=True):
     full: str | None
 
 
-Request = Enter | TakeSlots | AskTicket | ReportSteps
+Request = Enter | TakeSlots | AskTicket | ExpectCall | TakeCall | ReportSteps
 Notice = Leave | GiveBack | UseTicket | OpenSlots | CloseSlots | StreamsEnded
-Answer = None | bool | Numbers
+Answer = None | bool | ExpectedCall | Numbers
 
 
 class Channel(Protocol):
     """Interface of a front end's connection to the deciding process. Messages are sent in the order of the calls."""
 
     async def request(self, message: Request) -> Any:
-        """Return the answer to a message, a `Numbers` as a list.
+        """Return the answer to a message, a `Numbers` as a list, an `ExpectedCall` as a dict.
 
         The message is sent before the wait, so cancelling does not withdraw it; its answer may then never arrive.
         Raises: Refused, as raised by the other process; ServerNotReady once that process has ended.

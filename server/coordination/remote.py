@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from batching.capacity import LatencyObjective, PeriodSteps
-from server.coordination.limits import LEAST_PER_S, MAX_BUCKETS, RetryAfter
+from server.coordination.limits import LEAST_PER_S, MAX_BUCKETS, ExpectedCall, RetryAfter
 from server.coordination.local import objective_of
 from server.coordination.messages import (
     AskTicket,
     Channel,
     CloseSlots,
     Enter,
+    ExpectCall,
     GiveBack,
     Leave,
     Numbers,
@@ -25,6 +26,7 @@ from server.coordination.messages import (
     RefuseHint,
     ReportSteps,
     StreamsEnded,
+    TakeCall,
     TakeSlots,
     UseTicket,
 )
@@ -118,6 +120,17 @@ class RemoteCoordinator:
     def use_ticket(self, ticket: bytes, issued_s: float) -> None:
         """Note that a stream continues from this ticket."""
         self.channel.tell(UseTicket(ticket, issued_s))
+
+    # Expected calls
+
+    async def expect_call(self, call: ExpectedCall, ttl_s: float) -> None:
+        """Expect a call at any process. Raises: NotAllowed, TooManyStreams, ServerFull, ServerNotReady."""
+        await self.channel.request(ExpectCall(call, ttl_s))
+
+    async def take_call(self, uuid: str, key_id: str | None = None) -> ExpectedCall | None:
+        """Return a call's options, once; `key_id`: only if they are of this key. Raises: ServerNotReady."""
+        answer = await self.channel.request(TakeCall(uuid, key_id))
+        return None if answer is None else msgspec.convert(answer, ExpectedCall)
 
     # Models
 

@@ -15,6 +15,7 @@ from server.coordination.messages import (
     AskTicket,
     CloseSlots,
     Enter,
+    ExpectCall,
     GiveBack,
     Leave,
     Notice,
@@ -24,6 +25,7 @@ from server.coordination.messages import (
     ReportSteps,
     Request,
     StreamsEnded,
+    TakeCall,
     TakeSlots,
     UseTicket,
 )
@@ -143,6 +145,11 @@ class CoordinationServer:
                 return None
             case AskTicket(ticket):
                 return ticket in self.coordinator.tickets
+            case ExpectCall(call, ttl_s):
+                self.coordinator.calls.add(call, ttl_s)
+                return None
+            case TakeCall(uuid, key_id):
+                return self.coordinator.calls.take(uuid, key_id)
             case ReportSteps(model, steps, resting):
                 served = self._served_of(model)
                 served.resting[child] = resting

@@ -24,6 +24,7 @@ from server.http.models import ModelOut, ModelsOut, NoSuchModel
 from server.http.operations import ModelState
 from server.http.page import POLICY, file_answer
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
+from server.protocols.audiosocket.registration import RegisteredCall
 from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXTS, Schema, parameter_table
 from server.protocols.deepgram.transcript import Answer
 from server.protocols.features import FEATURES
@@ -44,7 +45,7 @@ SHARED_NAMES = {
 
 SHAPES = (
     Answer, DrainState, ErrorBody, GrantAnswer, GrantRequest, ModelOut, ModelsOut, ModelState, NoSuchModel,
-    DiarizedAnswer, PlainAnswer, RefusalBody, TextDelta, TextDone, VerboseAnswer,
+    DiarizedAnswer, PlainAnswer, RefusalBody, RegisteredCall, TextDelta, TextDone, VerboseAnswer,
 )  # fmt: skip
 SECURITY: Schema = {
     "ApiKey": {
@@ -190,6 +191,22 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
         },
         "responses": {"200": _json("The token", _ref(GrantAnswer)), **_refusals(GRANT_REFUSALS)},
         "security": BY_KEY,
+    },
+    ("post", "/v1/audiosocket/{uuid}"): {
+        "description": "Options of the call with this UUID: parameters of `/v1/listen`, and `ttl_seconds`.",
+        "responses": {
+            "200": _json("The call is expected", _ref(RegisteredCall)),
+            **_refusals((*GRANT_REFUSALS, 429, 503)),
+        },
+        "security": BY_KEY_OR_TOKEN,
+    },
+    ("delete", "/v1/audiosocket/{uuid}"): {
+        "responses": {
+            "204": {"description": "The call is expected no more"},
+            "404": _json("No such call is expected", _ref(RefusalBody)),
+            **_refusals((400, 401, 403, 503)),
+        },
+        "security": BY_KEY_OR_TOKEN,
     },
     ("post", "/v1/audio/transcriptions"): {
         "requestBody": {"required": True, "content": _content(FORM, "multipart/form-data")},

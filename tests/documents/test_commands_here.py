@@ -18,7 +18,14 @@ RUN: Mapping[str, tuple[str, ...]] = {  # beginnings of the commands that are ru
     "deploy/README.md": ("tutti transcribe ",),
     "docs/contact-center.md": (
         *("python -", "tutti transcribe ", "curl ", "tutti evaluate ", "TUTTI_TWILIO_AUTH_TOKEN=", "tutti keys new "),
-        *("tutti usage ", "tutti keys receipt ", "TUTTI_RECEIPT_KEY_FILE=", "printf ", "tutti serve --written-forms "),
+        *(
+            "tutti serve --audiosocket-port ",
+            "tutti usage ",
+            "tutti keys receipt ",
+            "TUTTI_RECEIPT_KEY_FILE=",
+            "printf ",
+            "tutti serve --written-forms ",
+        ),
     ),
     "docs/determinism.md": ("python -m model.evaluation.digest",),
     "docs/training.md": (
@@ -43,7 +50,8 @@ PRINTS: Mapping[str, str] = {  # what is printed, by the beginning of the comman
     "tutti voice enroll ": r"^ada: enrolled from \d",
     "tutti voice list ": r"^ada: .* for the key bank$",
     "tutti evaluate ": "0\\.\\d+",
-    "curl ": r'"transcript": ?"[^"]*(where is my order|account number)',
+    "curl -f -X POST ": r'^\{"uuid":"40325ec2-.*","expires_in":120\}$',
+    "curl --data-binary ": r'"transcript": ?"[^"]*(where is my order|account number)',
 }
 pytestmark = pytest.mark.timeout(5 * WITHIN_S)
 

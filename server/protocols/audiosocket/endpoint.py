@@ -1,12 +1,13 @@
 """Port of Asterisk's AudioSocket: a connection is a call, whose text goes to a WebSocket of the operator.
 
-The protocol has no keys. So the port is that of the setting `audiosocket_port`, which names its address itself.
+The protocol has no keys. So the port is that of the setting `audiosocket_port`, which names its address itself. A call
+whose UUID was registered is one of the key that did so, and has the options that were registered with it.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,10 +17,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from server.access.guard import CountedRefusal
+from server.access.guard import CountedRefusal, QuotaRelease
 from server.audio.formats import Encoding
 from server.configuration.addresses import ListenAddress
-from server.errors import BadFrame, BadParameter, SettingsError, of_setting
+from server.errors import BadFrame, BadParameter, NotAuthorized, SettingsError, of_setting
 from server.protocols.audiosocket.adapter import (
     DTMF,
     END,
@@ -38,17 +39,37 @@ from server.protocols.deepgram.endpoints import QueryReader, created_now
 from server.protocols.deepgram.parameters import TABLE
 from server.protocols.deepgram.projector import Projector
 from server.protocols.deepgram.query import parse_query
+from server.protocols.features import boolean
 from server.protocols.forwarding import ForwardingStream
 from server.protocols.handshake import Admitted, live_endpoint
 from server.replica import Replica
 from server.streaming.tcp import StreamSocket, asked_of
 
-SETTING, PROTOCOL, FORWARD_URL = "audiosocket_port", "audiosocket", "forward_url"
+SETTING, PROTOCOL = "audiosocket_port", "audiosocket"
+FORWARD_URL, REGISTERED = "forward_url", "only_registered"
+REDACT = "redact"  # what the operator masks stays masked
 OF_AUDIO = frozenset({"encoding", "sample_rate", "channels", "multichannel"})
 """Parameters of `/v1/listen` that frames decide."""
 OF_MESSAGES = frozenset({"resumable", "rewind", "receipt"})
 """Those that need messages which Asterisk does not send."""
 FORM = (("encoding", "linear16"), ("sample_rate", "8000"))
+
+
+def defaults_of(addresses: Mapping[str, ListenAddress]) -> list[tuple[str, str]]:
+    """Return the options of calls that are not registered."""
+    return [pair for pair in addresses[SETTING].parameters if pair[0] not in (FORWARD_URL, REGISTERED)]
+
+
+def call_query(defaults: Sequence[tuple[str, str]], options: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the query of a call: an option replaces the port's, but `redact`, of which both count."""
+    chosen = {name for name, _ in options} - {REDACT}
+    kept = [pair for pair in defaults if pair[0] not in chosen and pair not in options]
+    return [*FORM, *kept, *options]
+
+
+def check_names(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield the names that are no parameters of calls."""
+    yield from (name for name, _ in pairs if name in OF_AUDIO | OF_MESSAGES or name not in TABLE)
 
 
 class AudioSocketPort:
@@ -57,17 +78,18 @@ class AudioSocketPort:
     def __init__(self, replica: Replica, address: ListenAddress) -> None:
         """Raises: SettingsError."""
         self._queries = QueryReader(replica)
-        self._pairs = [pair for pair in address.parameters if pair[0] != FORWARD_URL]
+        self._defaults = defaults_of({SETTING: address})
         urls = [value for name, value in address.parameters if name == FORWARD_URL]
         with of_setting(SETTING):
             if len(urls) != 1 or urlsplit(urls[0]).scheme not in ("ws", "wss"):
                 raise SettingsError(f"{FORWARD_URL}: give one, ws:// or wss://, which gets the text of calls")
-            for name, _ in self._pairs:
-                if name in OF_AUDIO | OF_MESSAGES or name not in TABLE:
-                    raise SettingsError(f"{name[:32]!r} is not {FORWARD_URL} nor a parameter of /v1/listen for calls")
+            for name in check_names(self._defaults):
+                raise SettingsError(f"{name[:32]!r} is not {FORWARD_URL} nor a parameter of /v1/listen for calls")
             try:
+                given = [value for name, value in address.parameters if name == REGISTERED]
+                self._only_registered = [boolean(REGISTERED, value) for value in given] == [True]
                 lenient = replica.settings.lenient_features
-                parse_query([*FORM, *self._pairs], replica.settings.max_channels, lenient_features=lenient)
+                parse_query(call_query(self._defaults, ()), replica.settings.max_channels, lenient_features=lenient)
             except BadParameter as error:
                 raise SettingsError(str(error)) from error
         self._forward_url = urls[0]
@@ -80,8 +102,15 @@ class AudioSocketPort:
     async def _admit(self, socket: WebSocket, request_id: str) -> Admitted:
         """Raises: Refused."""
         replica = self._queries.replica
-        await replica.guard.enter_without_key(socket)
-        request, model = await self._queries.read(socket, [*FORM, *self._pairs], live=True)
+        call = await replica.guard.coordinator.take_call(asked_of(socket))
+        if call is not None:
+            await replica.guard.enter_registered(socket, call.key_id)
+        elif self._only_registered:
+            raise NotAuthorized(f"the call's UUID was not registered, and {SETTING} has {REGISTERED}")
+        else:
+            await replica.guard.enter_without_key(socket)
+        options = () if call is None else call.query
+        request, model = await self._queries.read(socket, call_query(self._defaults, options), live=True)
         rate = model.config.sample_rate
         request = replace(request, options=replace(request.options, sample_rate=rate))
         projector = Projector(request, 1, request_id, created_now(), model.card)
@@ -161,4 +190,4 @@ class CallSocket(StreamSocket[AudioSocketFrame]):
 def audiosocket_protocols(replica: Replica, address: ListenAddress) -> tuple[ASGIApp, Callable[..., CallSocket]]:
     """Return the application of the port's calls, and what makes its connections. Raises: SettingsError."""
     port = AudioSocketPort(replica, address)
-    return port, partial(CallSocket, port=port)
+    return QuotaRelease(port), partial(CallSocket, port=port)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from server.coordination.coordinator import Coordinator
+from server.coordination.limits import ExpectedCall
 from server.coordination.local import LocalCoordinator
 from server.coordination.remote import TOO_FAST_S
 from server.coordination.slots import SPEECH
-from server.errors import Refused, ServerFull, ServerNotReady, TooManyOpenings, TooManyStreams
+from server.errors import NotAllowed, Refused, ServerFull, ServerNotReady, TooManyOpenings, TooManyStreams
 from server.settings import Settings
 from tests.support.streams.coordination_bench import STEP_S, Bench, entered, served, turns
 
@@ -65,6 +66,18 @@ def test_refusals_have_the_class_and_the_text_of_one_process() -> None:
         assert {kind for kind, _ in expected} == {ServerFull, TooManyStreams, TooManyOpenings}
 
     Bench(**settings).run(script)
+
+
+@served()
+async def test_a_call_expected_at_one_front_end_comes_to_the_other_with_its_options(bench: Bench) -> None:
+    one, other = bench.ends
+    call = ExpectedCall("uuid", "alice", (("tag", "vip"), ("redact", "pci")))
+    await one.expect_call(call, 10.0)
+    with pytest.raises(NotAllowed):
+        await other.expect_call(ExpectedCall("uuid", "bob", ()), 10.0)
+    assert await other.take_call("uuid", "bob") is None
+    assert await other.take_call("uuid") == call
+    assert await one.take_call("uuid") is None
 
 
 @served()

@@ -208,6 +208,7 @@ def test_parameters_of_the_port_apply_and_redaction_withholds_keys(
         ("9092?forward_url=ws://a&encoding=mulaw", "audiosocket_port: 'encoding' is not forward_url nor a parameter"),
         ("9092?forward_url=ws://a&diarize=true", "audiosocket_port: diarize: not supported by this server"),
         ("9092?forward_url=ws://a&redact=all", "audiosocket_port: redact"),
+        ("9092?forward_url=ws://a&only_registered=2", "audiosocket_port: only_registered: '2' is not valid"),
         ("9092?forward_url=ws://a&rewind=10", "audiosocket_port: 'rewind' is not forward_url nor a parameter"),
     ],
 )
