@@ -128,6 +128,11 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
         """Whether a stream is open for messages."""
         return self._phase is Phase.STREAMING
 
+    @property
+    def expects_messages(self) -> bool:
+        """Whether a stream is open, or about to be."""
+        return self._phase in (Phase.OPENING, Phase.STREAMING)
+
     def deliver(self, message: bytes | str) -> None:
         """Give the open stream a message."""
         assert self.receiver is not None, "a stream is open"

@@ -1,7 +1,7 @@
 """Frames of AudioSocket, and the adapter of one call: its audio in, results in Deepgram's protocol out. Pure.
 
 A frame is a byte with its kind, the length of its payload in two bytes, the high one first, and the payload. The first
-frame of a connection is the UUID that the dialplan gave. Nothing is sent to Asterisk but the frame that ends the call's
+frame of a connection is the UUID that the dialplan gave. Asterisk is sent silence, and the frame that ends the call's
 connection.
 
 Source: docs.asterisk.org, AudioSocket; Asterisk's include/asterisk/res_audiosocket.h.
@@ -22,6 +22,8 @@ END, UUID, DTMF, ERROR = 0x00, 0x01, 0x03, 0xFF
 RATES = {0x10: 8_000, 0x11: 12_000, 0x12: 16_000, 0x13: 24_000, 0x14: 32_000, 0x15: 44_100, 0x16: 48_000}
 """Sample rates by kinds of audio frames, 16-bit little-endian mono. 0x17 and 0x18, of 96 and 192 kHz, are not taken."""
 TOO_HIGH = (0x17, 0x18)
+SILENCE = bytes([0x10, 0x01, 0x40]) + bytes(320)
+"""A frame of 20 ms."""
 STOP = "stop"
 """Text message that ends the audio; others are a number, the rate of the audio that follows, and `dtmf` with a key."""
 

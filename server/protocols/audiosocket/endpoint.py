@@ -6,6 +6,7 @@ whose UUID was registered is one of the key that did so, and has the options tha
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from server.protocols.audiosocket.adapter import (
     END,
     ERROR,
     RATES,
+    SILENCE,
     STOP,
     TOO_HIGH,
     UUID,
@@ -52,6 +54,9 @@ OF_AUDIO = frozenset({"encoding", "sample_rate", "channels", "multichannel"})
 """Parameters of `/v1/listen` that frames decide."""
 OF_MESSAGES = frozenset({"resumable", "rewind", "receipt"})
 """Those that need messages which Asterisk does not send."""
+UNHEARD_S = 0.2
+"""Seconds without a frame after which Asterisk is sent silence: its thread of a channel may read until something comes,
+and send nothing meanwhile. Source: asterisk/asterisk#2089."""
 FORM = (("encoding", "linear16"), ("sample_rate", "8000"))
 
 
@@ -145,6 +150,26 @@ class CallSocket(StreamSocket[AudioSocketFrame]):
         self._port = port
         self._audio: int | None = None  # kind of the last audio frame
         self._identified = False
+        self._heard = True  # since the last look
+        self._look: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what Asterisk sends."""
+        self._heard = True
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop."""
+        if self._look is not None:
+            self._look.cancel()
+        super().connection_lost(exc)
+
+    def _answer_silence(self) -> None:
+        """Send silence if nothing has come, while the call is open."""
+        if not self._heard and self.expects_messages:
+            self.write(SILENCE)
+        self._heard = False
+        self._look = self._loop.call_later(UNHEARD_S, self._answer_silence)
 
     def parse(self, received: bytearray) -> tuple[AudioSocketFrame, int] | int:
         """Return the next frame."""
@@ -161,6 +186,7 @@ class CallSocket(StreamSocket[AudioSocketFrame]):
             if self._identified or len(payload) != UUID_BYTES:
                 raise BadFrame(f"a call begins with one frame of kind 0x01, whose UUID has {UUID_BYTES} bytes")
             self._identified = True
+            self._answer_silence()
             self.open(str(uuid.UUID(bytes=payload)))
         elif not self._identified:
             raise BadFrame("a call begins with its UUID, a frame of kind 0x01")

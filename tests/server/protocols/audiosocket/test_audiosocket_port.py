@@ -24,6 +24,7 @@ END, UUID, DTMF, ERROR = 0x00, 0x01, 0x03, 0xFF
 SLIN, SLIN16, SLIN48, SLIN96 = 0x10, 0x12, 0x16, 0x17
 FRAME_S = 0.02  # of audio, as Asterisk sends it
 HANGUP = b"\x00\x00\x00"
+SILENCE = b"\x10\x01\x40" + bytes(320)
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
@@ -65,10 +66,17 @@ class Call:
         self._socket.sendall(frames[at:])
 
     def rest(self) -> bytes:
-        """Return all that the server sends up to the end of the connection."""
+        """Return all that the server sends up to the end of the connection, without silence."""
         found = b""
         while data := self._socket.recv(4_096):
             found += data
+        return found.replace(SILENCE, b"")
+
+    def next_bytes(self, size: int) -> bytes:
+        """Return the next bytes of the server."""
+        found = b""
+        while len(found) < size:
+            found += self._socket.recv(size - len(found))
         return found
 
 
@@ -115,6 +123,16 @@ def test_the_text_of_a_call_goes_to_the_url_with_its_uuid(
     assert frames[-2]["result"]["type"] == "Metadata"
     server.wait_idle()
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="audiosocket"}') == 1
+
+
+def test_asterisk_is_sent_silence_while_it_sends_nothing(server: LiveServer, receiver: Any) -> None:
+    """Its thread of a channel may wait in a read for ever, and then sends no audio: asterisk/asterisk#2089."""
+    with Call(server.audiosocket_port) as call:
+        call.identify()
+        assert call.next_bytes(2 * len(SILENCE)) == 2 * SILENCE
+        call.send(audio_frames(said("hello")) + frame(END))
+        assert call.rest() == b""
+    assert texts(received_frames(receiver[1])) == ["hello"]
 
 
 def test_a_caller_who_hangs_up_closes_the_connection_and_the_last_words_come(server: LiveServer, receiver: Any) -> None:
