@@ -168,6 +168,7 @@ KEY_SET = {
     "description": "The public keys that sign receipts; empty if none are signed",
     "content": _content(_object(keys={"type": "array", "items": {"type": "object"}}), "application/jwk-set+json"),
 }
+CALL = {"name": "uuid", "in": "path", "required": True, "schema": TEXT | {"format": "uuid"}}
 OPERATIONS: dict[tuple[str, str], Schema] = {
     ("post", "/v1/listen"): {
         "parameters": [parameter.openapi() for parameter in PARAMETERS],
@@ -194,6 +195,7 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
     },
     ("post", "/v1/audiosocket/{uuid}"): {
         "description": "Options of the call with this UUID: parameters of `/v1/listen`, and `ttl_seconds`.",
+        "parameters": [CALL],
         "responses": {
             "200": _json("The call is expected", _ref(RegisteredCall)),
             **_refusals((*GRANT_REFUSALS, 429, 503)),
@@ -201,6 +203,7 @@ OPERATIONS: dict[tuple[str, str], Schema] = {
         "security": BY_KEY_OR_TOKEN,
     },
     ("delete", "/v1/audiosocket/{uuid}"): {
+        "parameters": [CALL],
         "responses": {
             "204": {"description": "The call is expected no more"},
             "404": _json("No such call is expected", _ref(RefusalBody)),

@@ -40,7 +40,8 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
-    with LiveServer(api_keys=[KEY], max_upload_bytes=2**20) as running:
+    port = "0?forward_url=ws://127.0.0.1:1/text"  # without it the paths of its calls are unknown
+    with LiveServer(api_keys=[KEY], max_upload_bytes=2**20, audiosocket_port=port) as running:
         yield running
 
 
@@ -72,7 +73,7 @@ def test_every_http_endpoint_is_described_with_its_responses(server: LiveServer,
     for path, methods in document["paths"].items():
         for operation in methods.values():
             for status, response in operation["responses"].items():
-                assert response.get("content") or status == "422", (path, status)
+                assert response.get("content") or status in ("204", "422"), (path, status)
 
 
 def test_parameters_are_those_of_the_parsers_table(document: dict) -> None:

@@ -154,7 +154,7 @@ def test_the_table_is_bounded_for_each_key_and_for_all(
     assert [answer.status_code for answer in answers] == [200, 200, 429, 200, 503]
     assert answers[2].json()["err_msg"] == "2 calls of this key are expected; delete one or retry later"
     assert answers[4].json()["err_msg"] == "3 calls are expected; retry later"
-    assert register(server, UUID(int=1), "tag=x", ALICE).status_code == 200, "in place of its options before"
+    assert register(server, UUID(int=1), "tag=x", ALICE).status_code == 200, "it replaces its options"
 
 
 def test_silence_of_a_registered_call_is_no_reason_to_end_it_early(live_server: Start, receiver: Any) -> None:
