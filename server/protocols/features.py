@@ -206,23 +206,23 @@ def ignored_header(ignored: Sequence[str]) -> Mapping[str, str]:
     return {"x-ignored-params": ",".join(listed)} if listed else {}
 
 
-def extra_of(given: Iterable[tuple[str, str]]) -> dict[str, str]:
+def extra_of(query: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the pairs of `extra` in a query, which the answer repeats. Raises: BadParameter."""
-    pairs = [value for name, value in given if name == "extra"]
+    pairs = [value for name, value in query if name == "extra"]
     if len(pairs) > MAX_EXTRA:
         raise BadParameter(f"extra: {len(pairs)} pairs is not valid; must be at most {MAX_EXTRA}")
-    found: dict[str, str] = {}
+    extra: dict[str, str] = {}
     for pair in pairs:
         key, colon, value = pair.partition(":")
         if not (key and colon) or len(pair) > MAX_EXTRA_CHARACTERS:
-            shown = printable(pair[:SHOWN])
+            excerpt = printable(pair[:SHOWN])
             raise BadParameter(
-                f"extra: {shown!r} is not valid; must be KEY:VALUE of at most {MAX_EXTRA_CHARACTERS} characters"
+                f"extra: {excerpt!r} is not valid; must be KEY:VALUE of at most {MAX_EXTRA_CHARACTERS} characters"
             )
-        if key in found:
+        if key in extra:
             raise BadParameter(f"extra {printable(key[:SHOWN])!r}: given 2 times; send it once")
-        found[key] = value
-    return found
+        extra[key] = value
+    return extra
 
 
 def printable(text: str, limit: int = SHOWN) -> str:

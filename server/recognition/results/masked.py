@@ -22,9 +22,9 @@ def masked(event: Event, redactor: Redactor) -> Event:
             return Partial(event.channel, event.start_s, event.duration_s, words, stable)
         case Final():
             return replace(event, words=redactor.final(event.channel, event.words))
-        case Forked(channel=channel, found=ForkWords() as found):
-            shown = all(redactor.has_no_number(channel, words) for words in (found.words, found.running))
-            return event if shown else replace(event, found=None)
+        case Forked(channel=channel, found=ForkWords() as fork):
+            plain = all(redactor.has_no_number(channel, words) for words in (fork.words, fork.running))
+            return event if plain else replace(event, found=None)
     return event
 
 
