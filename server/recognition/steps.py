@@ -147,7 +147,6 @@ class StepCutter:
         self._plain = self._resampler is None and self._lead is None and not self._windows
         self._received = 0  # samples, at the client's rate
         self._flushed = 0  # samples, at the client's rate, before the last flush
-        self._base_s = 0.0  # stream time of the last flush
         self._base_sample = 0  # model-rate samples before the last flush
         self._pushed = 0  # model-rate samples in whole steps since the last flush, with the lead
         self._reset = False
@@ -205,7 +204,7 @@ class StepCutter:
         self._received = received
         self._answered_to = saved.flushed if received < saved.flushed else -1
         self._skip_in = saved.flushed + start - received
-        self._flushed, self._base_s = saved.flushed, saved.flushed / self._sample_rate
+        self._flushed = saved.flushed
         self._again, self._plain = saved.kept, self._plain and not saved.kept
         self._base_sample, self._reset = saved.base_sample, saved.reset
         self._pushed = saved.pushed - saved.kept * self.step_samples
@@ -219,7 +218,6 @@ class StepCutter:
     def start_at(self, received: int) -> None:
         """Let the stream time begin at sample `received`, at the client's rate."""
         self._received = self._flushed = received
-        self._base_s = self.received_s
 
     @property
     def samples_to_step(self) -> int:
@@ -236,13 +234,13 @@ class StepCutter:
         if not self._plain:
             return self._cut(self._resampler.resample(pcm) if self._resampler else pcm, now)
         # As `_cut` at the model's rate without lead and windows; most streams use it, at a third of the time.
-        size, steps, received_s = self.step_samples, self._steps, self._received / self._sample_rate
+        size, steps = self.step_samples, self._steps
         tiles = [pcm] if len(pcm) == size and not steps.filled else steps.push(pcm)
         work: list[Work] = []
         for tile in tiles:
             self._pushed += size
-            end_s = self._base_s + self._pushed / self._config.sample_rate
-            tag = StepTag(self._base_sample + self._pushed, min(end_s, received_s), Marker.AUDIO, now)
+            end_s = (self._flushed + self._pushed) / self._sample_rate
+            tag = StepTag(self._base_sample + self._pushed, end_s, Marker.AUDIO, now)
             work.append(Work(self._channel, tile, tag, self._reset, prompt=self.prompt))
             self._reset = False
         return work
@@ -262,7 +260,7 @@ class StepCutter:
         for number, tile in enumerate(tiles, start=1):
             tag = StepTag(end_sample, end_s, marker if number == len(tiles) else Marker.FLUSH, now)
             work.append(Work(self._channel, tile, tag, self._take_reset(), prompt=self.prompt))
-        self._flushed, self._base_s = self._received, end_s
+        self._flushed = self._received
         self._skip_in = self._skip_out = 0
         self._base_sample, self._pushed = end_sample, 0
         self._reset = True
@@ -308,7 +306,6 @@ class StepCutter:
 
     def _cut(self, pcm: PCM, now: float, *, flushing: bool = False) -> list[Work]:
         work: list[Work] = []
-        received_s = self.received_s
         if self._skip_out:
             skipped = min(self._skip_out, len(pcm))
             self._skip_out, pcm = self._skip_out - skipped, pcm[skipped:]
@@ -322,12 +319,19 @@ class StepCutter:
                 continue
             work += self._windows_of(tile)
             self._pushed += len(tile)
-            # A resampler may round up: no step ends after the audio that was received.
             stepped = self._stepped
-            end_s = min(self._base_s + stepped / self._config.sample_rate, received_s)
-            tag = StepTag(self._base_sample + stepped, end_s, Marker.AUDIO, complete_s)
+            tag = StepTag(self._base_sample + stepped, self._stepped_s(stepped), Marker.AUDIO, complete_s)
             work.append(Work(self._channel, tile, tag, self._take_reset(), prompt=self.prompt))
         return work
+
+    def _stepped_s(self, stepped: int) -> float:
+        """Return the stream time after `stepped` model-rate samples since the last flush.
+
+        One division of whole numbers, so it depends on the audio alone: a sum of seconds, or the smaller one of two,
+        may have another last bit in longer messages. A flushed resampler may round up: no step ends after the audio.
+        """
+        rate, model_rate = self._sample_rate, self._config.sample_rate
+        return min(self._flushed * model_rate + stepped * rate, self._received * model_rate) / (rate * model_rate)
 
     def _cut_again(self, tile: PCM) -> None:
         """Keep a step that was answered before the state was saved."""

@@ -100,3 +100,18 @@ def test_steps_carry_the_stream_time_of_their_last_sample_at_any_rate() -> None:
     assert tags[-1].end_s == 1.0
     assert tags[-1].marker is Marker.CLOSE
     assert [t.end_s for t in tags] == sorted(t.end_s for t in tags)
+
+
+@pytest.mark.parametrize("rate", [16_000, 8_000, 44_100])
+def test_times_of_steps_do_not_depend_on_the_sizes_of_messages(rate: int) -> None:
+    """Bit for bit: a rule that compares them with a whole number of steps would decide a step earlier or later."""
+    for flushed in range(1, 4_000, 151):
+        tags: list[list[StepTag]] = []
+        for size in (2 * rate, 1_281, 800):
+            cutter = StepCutter(0, rate, CONFIG)
+            cutter.cut(np.zeros(flushed, np.int16), 0.0)
+            cutter.flush(Marker.FINALIZE, 0.0)
+            audio = np.zeros(2 * rate, np.int16)
+            cut = [work for at in range(0, len(audio), size) for work in cutter.cut(audio[at : at + size], 0.0)]
+            tags.append([work.tag for work in cut + cutter.flush(Marker.CLOSE, 0.0) if isinstance(work.tag, StepTag)])
+        assert tags[1:] == tags[:1] * 2
