@@ -76,6 +76,7 @@ class SavedChannel(msgspec.Struct, array_like=True, frozen=True):
     partials: SavedPartials
     base_s: float
     start_s: float
+    since_s: float
     cursor_s: float
     speaking: bool
     last_word_end_s: float | None

@@ -96,7 +96,7 @@ def _cipher(key: bytes, salt: bytes) -> AESGCM:
     return AESGCM(_derived(key, salt))
 
 
-VERSION = 7  # increase it with every change of `saved_state` or of the meaning of its bytes
+VERSION = 8  # increase it with every change of `saved_state` or of the meaning of its bytes
 MAX_BYTES = 4 * 2**20  # of a decompressed ticket: enough for many channels and large models
 MOST_STATE_BYTES = MAX_BYTES - 2**18  # of the engine's states in a ticket; the rest is for decoders and receipts
 COMPRESSION = 1  # a model's state does not compress; for the rest the lowest level is nearly as good as the highest

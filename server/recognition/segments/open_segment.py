@@ -48,10 +48,12 @@ class OpenSegment:
         self.state: DecoderState = decoder.start(self._delay_frames, bias)
         self.partials = PartialFilter(tell_stable=rules.tell_stable, interval_s=rules.partial_interval_s)
         self.settled = SettledWords() if rules.settled_only else None
+        self._every_step = rules.every_step
         self._placer = WordPlacer()
         self._read: tuple[int, tuple[Word, ...]] | None = None  # a revision of the state, and `words` there
         self.base_s = 0.0  # stream time at which the decoder state started
         self.start_s = 0.0  # where the segment starts
+        self.since_s = 0.0  # where it would start without interims: from here rules measure it
         self.cursor_s = 0.0  # end of the last step that was decoded
         self.resting = False  # whether the next steps are silence that is not computed
 
@@ -82,24 +84,24 @@ class OpenSegment:
         assert isinstance(self.state, RewindState), "of a decoder that can decode again"
         return Part(self.state, self.base_s, self.start_s, self.gate.frozen())
 
-    def silent_until_s(self, *, every_step: bool) -> float:
-        """Return the time at which a segment without text may end.
-
-        At most the end of what is decoded, or the next word would begin before its segment. At least the end of the
-        last result, because results never go back: with a result for every step, that is the cursor.
+    @property
+    def silent_until_s(self) -> float:
+        """Time at which a segment without text may end: at most the end of what is decoded, or the next word would
+        begin before its segment.
         """
-        if every_step:
-            return self.cursor_s
-        return max(self.start_s, self.partials.last_end_s, min(self.known_s, self.cursor_s))
+        return max(self.since_s, min(self.known_s, self.cursor_s))
 
-    def cut_until_s(self, count: int, *, every_step: bool) -> float:
-        """Return the time at which a segment may end that is cut after its first `count` words: the next word's start.
-
-        At least the end of the last result, as in `silent_until_s`.
-        """
+    def cut_until_s(self, count: int) -> float:
+        """Return the time at which a segment may end that is cut after `count` words: the start of the next one."""
         words = self.decoder.words(self.state)
         next_s = self.base_s + words[count].start_s if count < len(words) else self.known_s
-        return self.cursor_s if every_step else min(max(self.partials.last_end_s, next_s), self.cursor_s)
+        return max(self.since_s, min(next_s, self.cursor_s))
+
+    def _sent_until_s(self, until_s: float) -> float:
+        """Return the end of a final of the audio until then: at least the end of the last result, because results never
+        go back. With a result for every step, that is the cursor.
+        """
+        return self.cursor_s if self._every_step else max(self.start_s, self.partials.last_end_s, until_s)
 
     # Steps
 
@@ -137,7 +139,7 @@ class OpenSegment:
 
     def start_at(self, stream_s: float) -> None:
         """Let the stream time begin at `stream_s`."""
-        self.base_s = self.start_s = self.cursor_s = stream_s
+        self.base_s = self.start_s = self.since_s = self.cursor_s = stream_s
         self._restart_partials(stream_s)
 
     def set_bias(self, bias: Bias) -> None:
@@ -191,7 +193,8 @@ class OpenSegment:
         A segment closed with all words gets a second pass if the decoder has one. The next segment starts where this
         one ends.
         """
-        end_s = self.cursor_s if until_s is None else until_s
+        self.since_s = self.cursor_s if until_s is None else until_s
+        end_s = self._sent_until_s(self.since_s)
         decode = self._second_pass() if count is None else None
         words = placed(self.take(count), self.base_s, self.start_s, end_s)
         final = Final(self.index, self.start_s, end_s - self.start_s, words, reason)
@@ -268,7 +271,8 @@ class OpenSegment:
             self.settled.restore(saved.settled)
         if self.audio is not None and saved.audio is not None:
             self.audio.restore(saved.audio)
-        self.base_s, self.start_s, self.cursor_s = saved.base_s, saved.start_s, saved.cursor_s
+        self.base_s, self.start_s = saved.base_s, saved.start_s
+        self.since_s, self.cursor_s = saved.since_s, saved.cursor_s
 
 
 def _second_words(again: SecondPass, levels: Levels, place: tuple[float, float, float]) -> tuple[Word, ...]:

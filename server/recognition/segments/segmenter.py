@@ -114,6 +114,7 @@ class Segmenter:
             partials=segment.partials.saved(),
             base_s=segment.base_s,
             start_s=segment.start_s,
+            since_s=segment.since_s,
             cursor_s=segment.cursor_s,
             speaking=utterance.speaking,
             last_word_end_s=utterance.last_word_end_s,
@@ -273,19 +274,19 @@ class Segmenter:
             segment.take(None)  # rejected as noise: the segment continues without it
         has_text = segment.state.has_text
         if not has_text:
-            until_s = segment.silent_until_s(every_step=rules.every_step)
+            until_s = segment.silent_until_s
             voiceless_s = None if self.utterance.speech is None else self.utterance.voiceless_s
-            if rules.ends_silence(until_s - segment.start_s, voiceless_s):
+            if rules.ends_silence(until_s - segment.since_s, voiceless_s):
                 events.append(self._final(FinalReason.ENDPOINT, until_s=until_s))
                 return
         stable = segment.decoder.stable_words(segment.state)
         shown = None if segment.settled is None else segment.settle(segment.settled, stable)
-        length_s = segment.cursor_s - segment.start_s
+        length_s = segment.cursor_s - segment.since_s
         if length_s >= rules.max_utterance_s:
             paused = has_text and segment.silence_s >= PAUSE_S
             if not has_text or paused or stable or length_s >= rules.max_utterance_s + OVERTIME_S:
                 count = None if paused else stable or None
-                end_s = None if count is None else segment.cut_until_s(count, every_step=rules.every_step)
+                end_s = None if count is None else segment.cut_until_s(count)
                 events.append(self._final(FinalReason.MAX_LEN, count, end_s))
                 return
         if (rules.partials or rules.every_step) and (partial := segment.due_partial(rules, stable, shown)) is not None:

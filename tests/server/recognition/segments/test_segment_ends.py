@@ -162,6 +162,23 @@ def test_with_every_step_a_silent_endpoint_ends_at_its_own_step() -> None:
     assert ends == pytest.approx([STEP_S * n for n in range(1, 51)])
 
 
+@pytest.mark.parametrize("shown", [{"partials": False}, {"every_step": True}, {"interim_stability": "high"}], ids=str)
+@pytest.mark.parametrize("longest_s", [30.0, 1.0])
+def test_segments_end_at_the_same_steps_whatever_interims_are_sent(longest_s: float, shown: dict[str, Any]) -> None:
+    said = [spell("one two three"), silence(7.5), spell("four"), silence(2.7), spell("five six"), silence(5.3)]
+    ends: list[list[tuple[int, FinalReason, list[str]]]] = []
+    for flags in ({}, shown):
+        bench = SessionBench(limits=Limits(max_utterance_s=longest_s), **flags)
+        bench.send(np.concatenate(said))
+        ends.append([])
+        for step in range(bench.computed):
+            before = len(bench.finals())
+            bench.answer(1)
+            ends[-1] += [(step, final.reason, [w.text for w in final.words]) for final in bench.finals()[before:]]
+    assert ends[1] == ends[0]
+    assert len(ends[0]) > 5
+
+
 def test_with_voice_activity_both_models_must_agree_on_silence() -> None:
     """A voice without words: not silence, and after it the time begins anew."""
     hum = np.full(16_000, 100, np.int16)
