@@ -22,26 +22,21 @@ from server.settings import Settings
 
 ANY = "*"
 OPAQUE = "null"  # origin of local files and sandboxed frames
+LOCAL_FILES = "file://"  # what Electron sends for them
 DEFAULT_PORTS = {"http": 80, "https": 443}
 PRIVATE_DOMAINS = frozenset({"localhost", "local", "internal", "svc", "test"})
 """Domains that are not sold. Source: RFC 6761, RFC 6762, ICANN resolution 2024.07.29.06; svc is Kubernetes'."""
 
 
 def origin_of(text: str) -> str:
-    """Return an origin in the form that browsers send. Raises: ValueError."""
+    """Return an origin in the form that browsers send, also of an extension or app. Raises: ValueError."""
     text = text.strip()
-    if text in (ANY, OPAQUE):
-        return text
+    if text in (ANY, OPAQUE, LOCAL_FILES):
+        return OPAQUE if text == LOCAL_FILES else text
     parts = urlsplit(text)
-    if (
-        parts.scheme not in DEFAULT_PORTS
-        or not parts.hostname
-        or parts.path.strip("/")
-        or parts.query
-        or parts.username
-    ):
+    if not parts.scheme or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
         raise ValueError("invalid origin: expected *, null, or a scheme and a host such as https://example.org")
-    default = parts.port in (None, DEFAULT_PORTS[parts.scheme])
+    default = parts.port in (None, DEFAULT_PORTS.get(parts.scheme))
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}" if default else f"{parts.scheme}://{host}:{parts.port}"
 
@@ -95,12 +90,12 @@ def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str], *, 
         origin = origin_of(text)
     except ValueError:
         raise NotAllowed("the Origin header is invalid") from None
-    same_host = origin != OPAQUE and origin.partition("://")[2] == _without_default_port(host.lower(), origin)
+    scheme, _, page_host = origin.partition("://")
+    same_host = scheme in DEFAULT_PORTS and page_host == _without_default_port(host.lower(), scheme)
     own = same_host and (not keyless or is_private_name(host))
     if not own and origin not in allowed:
         raise NotAllowed(f"origin {origin[:64]!a} is not allowed by this server; add it to allowed_origins")
 
 
-def _without_default_port(host: str, origin: str) -> str:
-    scheme = origin.partition("://")[0]
-    return host.removesuffix(f":{DEFAULT_PORTS.get(scheme, 0)}")
+def _without_default_port(host: str, scheme: str) -> str:
+    return host.removesuffix(f":{DEFAULT_PORTS[scheme]}")

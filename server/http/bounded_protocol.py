@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable, Sized
 from typing import Any
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -52,6 +54,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unsent = 0  # unsent bytes when the timer was started
         self._probe_timer: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None  # the request being answered; `cycle` is the latest
+        self._read = b""  # what the parser is reading
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Set up flow control for the connection."""
@@ -97,6 +100,40 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Send status 400 and close the connection."""
         super().send_400_response(TOO_MANY if len(self.pipeline) >= MAX_PIPELINED else msg)
         self._bound_end()
+
+    # Upgrades to other protocols than WebSocket are ignored (RFC 9110, section 7.8). Java's HttpClient asks for h2c in
+    # every request. The parser stops after such a head, and would drop the body. Source: Kludex/uvicorn#2722
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the data."""
+        self._read = data
+        super().data_received(data)
+        self._read = b""
+
+    def on_headers_complete(self) -> None:
+        """Begin to serve the request, unless its head is parsed again."""
+        if not self._asks_for_other_protocol():
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End the body, unless its head is parsed again."""
+        if not self._asks_for_other_protocol():
+            super().on_message_complete()
+
+    def _asks_for_other_protocol(self) -> bool:
+        parser = self.parser
+        return parser.should_upgrade() and parser.get_method() != b"CONNECT" and not self._should_upgrade()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Parse the head again without `Upgrade`, then what follows it. uvicorn calls this where the parser stopped."""
+        stopped = sys.exc_info()[1]
+        assert isinstance(stopped, HttpParserUpgrade)
+        rest = self._read[stopped.args[0] :]
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.data_received(b"\r\n".join([*lines, b"", rest]))
 
     # Half-closed connections
 

@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 from server.audio.recordings.remote_recording import forked_recording
 from server.errors import BadParameter, ClientGone, Refused, ServerDraining, TooLarge, TooManyUploads, TooSlow
 from server.models.service import ModelService
+from server.protocols.features import SHOWN
 from server.protocols.handshake import read_session, subject_of
 from server.protocols.upload import OnSegment, Upload
 from server.protocols.upload_places import GRACE_S, Place, Stage, UploadPlaces
@@ -183,8 +184,12 @@ async def read_body(
 ) -> bytes:
     """Read a whole body; with a place, enforce the minimum rate. `on_size` receives the bytes so far.
 
-    Raises: TooLarge, TooSlow, ClientGone; what `on_size` raises.
+    Raises: BadParameter if it is compressed; TooLarge, TooSlow, ClientGone; what `on_size` raises.
     """
+    for name in ("content-encoding", "transfer-encoding"):
+        coding = request.headers.get(name, "")
+        if coding.strip().casefold() not in ("", "identity", "chunked"):
+            raise BadParameter(f"{name}: {coding[:SHOWN]!a} is not supported; send the body without compression")
     loop, parts = asyncio.get_running_loop(), list[bytes]()
     end_s, size = loop.time() + timeout_s, 0
     if int(request.headers.get("content-length", 0)) > limit_bytes:  # a number: the HTTP server has checked it

@@ -88,7 +88,7 @@ class Mp4Demuxer(Demuxer):
         self._non_audio.part(len(body))
         if name == b"moov":
             self._track, tables = audio_track(body)
-            self._samples = deque(self._placed(whole_file(tables, self._track.timescale)))
+            self._samples = deque(self._placed(whole_file(tables, self._track)))
             self._time = 0
             yield self._track.track
         elif self._track is None:

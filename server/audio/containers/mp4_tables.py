@@ -6,9 +6,10 @@ Source: ISO/IEC 14496-12 (boxes), 14496-14 and 14496-1 (`esds`), "Encapsulation 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ class AudioTrack:
     track: Track
     default_duration: int
     default_size: int
+    end: float  # media time at which it is cut off
 
 
 def boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -81,12 +83,21 @@ def audio_track(moov: bytes) -> tuple[AudioTrack, Boxes]:
             timescale = _timescale(media[b"mdhd"])
             number = _track_number(fields[b"tkhd"])
             track = _described(tables[b"stsd"])
+            edits = _edits(dict(boxes(fields.get(b"edts", b""))).get(b"elst", b""))
+            movie_timescale = _timescale(dict(boxes(moov))[b"mvhd"]) if edits else 1
         except (KeyError, IndexError, struct.error) as error:
             raise Undecodable("the MP4 header is damaged") from error
-        skip = _edited(dict(boxes(fields.get(b"edts", b""))).get(b"elst", b"")) * track.rate // timescale
-        if skip and track.codec is not PacketCodec.OPUS:  # Opus's decoder drops its own delay
-            track = Track(track.codec, track.rate, track.channels, track.setup, skip=skip)
-        return AudioTrack(number, timescale, track, *extends.get(number, (0, 0))), tables
+        begin, length_s = edits[0][1] if edits else 0, math.inf
+        if edits and not extends:  # the edit of a fragmented file has the length of what was there when it was written
+            if len(edits) > 1:
+                raise NotTaken(f"MP4 cut to {len(edits)} parts (edit list) is not supported live; send one part")
+            length_s = edits[0][0] / movie_timescale or math.inf
+        track = replace(
+            track,
+            skip=max(0, begin * track.rate // timescale - round(track.delay_s * track.rate)),
+            length=None if length_s == math.inf else round(length_s * track.rate),
+        )
+        return AudioTrack(number, timescale, track, *extends.get(number, (0, 0)), begin + length_s * timescale), tables
     raise NotTaken("the MP4 stream has no audio track")
 
 
@@ -98,8 +109,9 @@ def _extends(moov: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
             yield number, (duration, size)
 
 
-def _timescale(mdhd: bytes) -> int:
-    (timescale,) = struct.unpack_from(">I", mdhd, 20 if mdhd[0] else 12)
+def _timescale(header: bytes) -> int:
+    """Return the ticks a second of a media or movie header. Raises: Undecodable, IndexError, struct.error."""
+    (timescale,) = struct.unpack_from(">I", header, 20 if header[0] else 12)
     if not timescale:
         raise Undecodable("the MP4 header is damaged")
     return int(timescale)
@@ -110,16 +122,13 @@ def _track_number(tkhd: bytes) -> int:
     return int(number)
 
 
-def _edited(elst: bytes) -> int:
-    """Return the media time at which the first non-empty edit starts; earlier samples are not played."""
+def _edits(elst: bytes) -> list[tuple[int, int]]:
+    """Return the edits that are not empty: length in the movie's time, 0 if unknown, and start in the media's."""
     if len(elst) < 8:
-        return 0
+        return []
     step, form = (20, ">Qq") if elst[0] else (12, ">Ii")
-    for at in range(8, len(elst) - step + 1, step):
-        _, start = struct.unpack_from(form, elst, at)
-        if start >= 0:
-            return int(start)
-    return 0
+    edits = [struct.unpack_from(form, elst, at) for at in range(8, len(elst) - step + 1, step)]
+    return [(length, start) for length, start in edits if start >= 0]
 
 
 def _described(stsd: bytes) -> Track:
@@ -242,8 +251,8 @@ def _run(trun: bytes, default_duration: int, default_size: int, most: int) -> It
         yield size, duration
 
 
-def whole_file(tables: Boxes, timescale: int) -> list[Sample]:
-    """Return the samples of an unfragmented file, empty if its tables are. Raises: Undecodable."""
+def whole_file(tables: Boxes, audio: AudioTrack) -> list[Sample]:
+    """Return the samples of an unfragmented file up to its cut, empty if its tables are. Raises: Undecodable."""
     sizes = _sizes(tables.get(b"stsz", b""))
     if not len(sizes):
         return []
@@ -253,7 +262,7 @@ def whole_file(tables: Boxes, timescale: int) -> list[Sample]:
     if not len(runs) or not len(chunks) or durations[:, 0].sum() > MAX_SAMPLES:
         raise Undecodable("the MP4 sample tables are damaged")
     ticks = np.repeat(durations[:, 1], durations[:, 0])
-    starts = np.concatenate([[0], np.cumsum(ticks)]) / timescale
+    starts = np.concatenate([[0], np.cumsum(ticks)])
     samples: list[Sample] = []
     run, count = 0, len(sizes)
     for chunk, first in enumerate(chunks.tolist(), 1):
@@ -262,9 +271,11 @@ def whole_file(tables: Boxes, timescale: int) -> list[Sample]:
             run += 1
         for _ in range(min(int(runs[run, 1]), count - len(samples))):
             each = len(samples)
-            samples.append(Sample(place, int(sizes[each]), float(starts[min(each, len(starts) - 1)])))
+            start = float(starts[min(each, len(starts) - 1)])
+            samples.append(Sample(place, int(sizes[each]), start / audio.timescale))
             place += int(sizes[each])
-    return sorted(samples, key=lambda sample: sample.offset)
+    played = [sample for sample in samples if sample.start_s * audio.timescale < audio.end]
+    return sorted(played, key=lambda sample: sample.offset)
 
 
 def _sizes(stsz: bytes) -> NDArray[np.int64]:

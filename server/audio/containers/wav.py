@@ -27,6 +27,7 @@ LEAST_FILLER = 0x7FFF0000  # sox writes 0x7FFFF000, arecord about 2**31, FFmpeg 
 MAX_JUNK_BYTES = 2**16  # after the samples, outside chunks: tags and padding of other programs
 MAX_TAIL_CHUNK_BYTES = 2**24
 TAIL_CHUNKS = frozenset((b"LIST", b"bext", b"fact", b"cue ", b"smpl", b"id3 ", b"ID3 ", b"iXML", b"PEAK", b"JUNK"))
+CHUNKS = TAIL_CHUNKS | {b"fmt ", b"data"}
 CODECS = {
     (1, 8): PlainCodec.U8,
     (1, 16): PlainCodec.S16,
@@ -55,6 +56,7 @@ class WavDemuxer(Demuxer):
         self._non_audio = NonAudioBudget()
         self._state = _State.BEGIN
         self._skip = 0  # bytes of an unused chunk that are still to be skipped
+        self._padded = False  # whether the next byte may be `padding`
         self._track: Track | None = None
         self._left: int | None = None  # remaining bytes of samples, None if unknown
         self._announced = 0  # bytes of samples by the header
@@ -66,17 +68,22 @@ class WavDemuxer(Demuxer):
         buffer = self._buffer
         buffer += chunk
         while buffer:
-            before = len(buffer), self._state, self._skip
+            before = len(buffer), self._state, self._skip, self._padded
             if self._skip:
                 dropped = min(self._skip, len(buffer))
                 del buffer[:dropped]
                 self._skip -= dropped
+            elif self._padded:
+                if buffer[0] and len(buffer) <= NAME_BYTES:
+                    return
+                self._padded = False
+                del buffer[: padding(buffer)]
             elif self._state is _State.SAMPLES:
                 if samples := self._samples():
                     yield samples
             elif (track := self._header()) is not None:
                 yield track
-            if (len(buffer), self._state, self._skip) == before:
+            if (len(buffer), self._state, self._skip, self._padded) == before:
                 return
 
     def flush(self) -> Iterator[bytes]:
@@ -92,7 +99,7 @@ class WavDemuxer(Demuxer):
         if self._state is _State.SAMPLES and self._left:
             there = self._announced - self._left
             return f"truncated: the WAV header announces {self._announced} bytes of samples, but there are {there}"
-        if self._skip > 1:  # a missing padding byte is common
+        if self._skip:
             return "truncated: the WAV ends inside a chunk"
         junk_bytes = self._junk_bytes + (len(self._buffer) if self._state is _State.TAIL else 0)
         return f"skipped: {junk_bytes} bytes after the samples of the WAV are not audio" if junk_bytes else None
@@ -134,11 +141,8 @@ class WavDemuxer(Demuxer):
             self._state, self._track, self._ds64, self._junk_bytes = _State.HEAD, None, None, 0
 
     def _tail(self) -> Track | None:
-        """Read what follows the samples: a padding byte, chunks, another file, or junk of other programs."""
+        """Read what follows the samples: chunks, another file, or junk of other programs."""
         buffer = self._buffer
-        if self._announced % 2 and self._left == 0:
-            self._left = None
-            del buffer[: int(buffer[0] == 0)]
         if len(buffer) < CHUNK_HEAD_BYTES:
             return None
         name, size = bytes(buffer[:NAME_BYTES]), int.from_bytes(buffer[NAME_BYTES:CHUNK_HEAD_BYTES], "little")
@@ -162,7 +166,7 @@ class WavDemuxer(Demuxer):
 
     def _skip_chunk(self, size: int) -> None:
         self._non_audio.part(CHUNK_HEAD_BYTES + size)
-        self._skip = CHUNK_HEAD_BYTES + size + size % 2  # chunks begin at even offsets
+        self._skip, self._padded = CHUNK_HEAD_BYTES + size, bool(size % 2)
 
     def _open_samples(self, size: int) -> Track | None:
         """Begin the samples and return their track; None if more bytes are needed to see whether there are any."""
@@ -187,7 +191,8 @@ class WavDemuxer(Demuxer):
         del self._buffer[:end]
         if self._left is not None:
             self._left -= end
-            self._state = _State.SAMPLES if self._left else _State.TAIL
+            if not self._left:
+                self._state, self._padded = _State.TAIL, bool(self._announced % 2)
         if samples:
             self._non_audio.audio()
         return samples
@@ -202,6 +207,16 @@ class WavDemuxer(Demuxer):
         return next((at for at in tails if _may_begin_file(buffer[at:])), len(buffer))
 
 
+def padding(following: bytes | bytearray) -> int:
+    """Return the bytes of padding after a chunk of odd size, 0 or 1.
+
+    A zero, by the format; some writers leave it out (awslabs/ferret-scan#346), or write something else
+    (MediaArea/BWFMetaEdit#155). `following` are at least five bytes, if there are as many.
+    """
+    second = bytes(following[1 : 1 + NAME_BYTES])
+    return int(not following[:1].strip(b"\0") or second in CHUNKS or not _is_name(bytes(following[:NAME_BYTES])))
+
+
 def _begins_file(data: bytes | bytearray, at: int) -> bool:
     return data[at : at + NAME_BYTES] in MAGIC and data[at + 8 : at + RIFF_BYTES] == b"WAVE"
 
@@ -213,7 +228,11 @@ def _may_begin_file(data: bytearray) -> bool:
 
 def _is_chunk(name: bytes, size: int) -> bool:
     """Whether these bytes can be the header of an unlisted chunk."""
-    return size <= MAX_TAIL_CHUNK_BYTES and name.strip(b" _").isalnum()
+    return size <= MAX_TAIL_CHUNK_BYTES and _is_name(name)
+
+
+def _is_name(name: bytes) -> bool:
+    return name.strip(b" _").isalnum()
 
 
 def wav_track(body: bytes) -> Track:

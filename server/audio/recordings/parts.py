@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from server.audio.containers.mpeg import tag_size
 from server.audio.containers.wav import LEAST_FILLER
 
 Starts = Iterator[int]
@@ -27,11 +28,11 @@ MAX_BLOCKS = 4_096  # of FLAC metadata, as in `NonAudioBudget`
 
 
 def parts_of(body: bytes, kind: str | None) -> Iterator[bytes]:
-    """Yield the recordings in a body of this kind, in order."""
+    """Yield the recordings in a body of this kind, in order; the first may follow an ID3 tag."""
     starts = _STARTS.get(kind or "")
-    begin = 0
+    begin, tag_bytes = 0, tag_size(body, 0)
     for start in starts(body) if starts is not None else ():
-        if start:
+        if start > tag_bytes:
             yield body[begin:start]
             begin = start
     yield body[begin:]
@@ -71,7 +72,7 @@ def _w64_end(body: bytes) -> int:
 
 
 def _wav_end(body: bytes) -> int:
-    size = int.from_bytes(body[4:8], "little")
+    size = int.from_bytes(body[4:8], "big" if body.startswith(b"RIFX") else "little")
     return 0 if size >= LEAST_FILLER else 8 + size
 
 

@@ -43,6 +43,11 @@ LISTED = frozenset({"https://shop.example", "http://other.example:81"})
         (["null"], "", (), False),
         (["null"], "tutti.example", {"null"}, True),
         (["https://any.example"], "tutti.example", {"*"}, True),
+        (["chrome-extension://abcdefghijklmnop"], "tutti.example", {"chrome-extension://abcdefghijklmnop"}, True),
+        (["chrome-extension://tutti.example"], "tutti.example", (), False),
+        (["tauri://localhost"], "localhost", (), False),
+        (["file://"], "", (), False),
+        (["file://"], "tutti.example", {"null"}, True),
         (["gibberish"], "gibberish", LISTED, False),
         (["https://tutti.example:port"], "tutti.example", LISTED, False),
         ([""], "", LISTED, False),
@@ -93,9 +98,7 @@ def test_without_keys_a_page_at_a_name_that_a_stranger_may_own_is_refused(host: 
             check_origin([origin], host, frozenset(), keyless=True)
 
 
-@pytest.mark.parametrize(
-    "text", ["shop.example", "https://", "ftp://a", "https://a/path", "https://u@a", "https://a:x"]
-)
+@pytest.mark.parametrize("text", ["shop.example", "https://", "://a", "https://a/path", "https://u@a", "https://a:x"])
 def test_a_list_with_an_invalid_origin_is_an_error(live_server: Start, text: str) -> None:
     with pytest.raises(ValueError):
         origin_of(text)

@@ -51,6 +51,23 @@ def test_an_upload_is_answered_after_the_client_half_closed(live_server: Start, 
         assert b"connection: close" in answer.lower()
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("cut", [None, 10, -1, 200])
+def test_a_request_that_asks_for_http_2_is_served_with_its_body(
+    live_server: Start, chunked: bool, cut: int | None
+) -> None:
+    """Java's HttpClient asks so in every request; others follow on the connection. `cut`: where the reads divide."""
+    asked = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\nHost: x\r\n"
+    request = upload("hello there", chunked=chunked).replace(b"Host: x\r\n", asked)
+    with dialed(live_server()) as bare:
+        for part in (request[:cut], request[cut:] if cut else b"", request + HEALTH):
+            bare.sendall(part)
+        bare.shutdown(socket.SHUT_WR)
+        answers = rest(bare).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+    assert answers.count(b"HTTP/1.1 200") == 3
+    assert answers.count(b'"transcript":"hello there"') == 2
+
+
 @pytest.mark.parametrize("count", [1, 2, 20])
 def test_every_pipelined_request_is_answered_after_the_client_half_closed(live_server: Start, count: int) -> None:
     with dialed(live_server()) as bare:

@@ -74,6 +74,13 @@ def test_videos_without_audio_and_references_to_other_files_are_refused(tmp_path
             uploaded(body)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_recording_after_an_id3_tag_is_read(times: int) -> None:
+    """Some programs write the tag before FLAC, too (Vanilagy/mediabunny#417)."""
+    body = b"ID3\x04\0\0\0\0\1\0" + bytes(128) + sound_file("FLAC", "PCM_16", speech(), 16_000) * times
+    assert np.array_equal(uploaded(body)[0], np.concatenate([speech()] * times))
+
+
 def test_an_empty_body_is_refused_as_empty_whatever_it_is_said_to_be() -> None:
     for form in (ANY, audio_form("linear16", RATE), audio_form("flac", None)):
         with pytest.raises(BadAudio, match="the recording is empty"):

@@ -111,6 +111,40 @@ def test_samples_of_odd_size_are_padded_or_not() -> None:
         assert len(uploaded(body)[0]) == len(live(body, [30, 60])) == 202
 
 
+@pytest.mark.parametrize("cuts", [[], [44], [57, 58], [61, 62, 63]])
+@pytest.mark.parametrize("between", [b"", b"\0", b"Q"])
+@pytest.mark.parametrize("odd", [b"LIST", b"junk"])
+def test_a_chunk_of_odd_size_is_padded_or_not(odd: bytes, between: bytes, cuts: list[int]) -> None:
+    """Some writers leave the zero out, and some write another byte."""
+    body = wav(before=odd + struct.pack("<I", 5) + b"INFOx" + between, after=LISTED)
+    assert np.array_equal(uploaded(body)[0], PCM)
+    assert np.array_equal(live(body, cuts), PCM)
+    ffmpegs = adpcm(b"RIFF", (odd, 5, b"INFOx" + between))
+    assert np.array_equal(uploaded(ffmpegs)[0], uploaded(adpcm(b"RIFF"))[0])
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24, 32, 64])
+@pytest.mark.parametrize("named", [">HH", ">I", ""])
+def test_big_endian_samples_are_those_of_the_little_endian_file(bits: int, named: str) -> None:
+    """As sox -B writes them. `named`: the field of an extensible header that has the format."""
+    kind, scale = ("f", 1 / 32_768) if bits == 64 else ("i", 2.0 ** (bits - 16))
+    samples = (PCM[:, 0] * scale).astype(f">f{bits // 8}" if kind == "f" else ">i4").tobytes()
+    if bits < 64:
+        size = bits // 8
+        samples = np.frombuffer(samples, np.uint8).reshape(-1, 4)[:, 4 - size :].tobytes()
+        samples = bytes(byte ^ 0x80 for byte in samples) if bits == 8 else samples
+    tag = 3 if kind == "f" else 1
+    form = struct.pack(">HHIIHH", 0xFFFE if named else tag, 1, RATE, RATE * bits // 8, bits // 8, bits)
+    if named:
+        form += struct.pack(">HHI", 22, bits, 0) + struct.pack(named, *([tag, 0] if named == ">HH" else [tag]))
+        form += SUBFORMAT[2:]
+    parts = [(b"fmt ", form), (b"LIST", b"hello\0"), (b"data", samples)]
+    body = b"WAVE" + b"".join(name + struct.pack(">I", len(part)) + part for name, part in parts)
+    heard, warnings = uploaded(b"RIFX" + struct.pack(">I", len(body)) + body)
+    assert np.abs(heard.astype(int) - PCM).max() <= (256 if bits == 8 else 0)
+    assert warnings == []
+
+
 def test_files_with_different_rates_and_channels_are_all_decoded() -> None:
     stereo = wav(speech(48_000, 2)[:48_000].tobytes(), form=fmt(channels=2, rate=48_000))
     body = wav() + stereo + wav()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from server.protocols import uploads
 from tests.support.audio.media_files import container
-from tests.support.protocols.bare_http import LISTEN, rest, uploading
+from tests.support.protocols.bare_http import LISTEN, dialed, rest, uploading
 from tests.support.servers.live_server import LiveServer
 from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.servers.uploaded import encoded, said
@@ -44,6 +45,24 @@ def test_a_recording_is_transcribed_with_all_fields_for_any_content_type(
     assert answer["metadata"]["models"] == list(answer["metadata"]["model_info"])
     server.wait_idle()
     assert server.metric('tutti_sessions_total{outcome="completed",protocol="upload"}') == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/listen?encoding=linear16&sample_rate=16000", "/v1/audio/transcriptions"])
+def test_a_compressed_body_is_refused_by_its_encoding(live_server: Start, path: str) -> None:
+    """As raw audio it would be noise."""
+    server, body = live_server(), gzip.compress(spell("hello").tobytes())
+    for header in ("Content-Encoding: gzip", "Content-Encoding: br", "Transfer-Encoding: gzip, chunked"):
+        framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if "chunked" in header else body
+        size = "" if "chunked" in header else f"Content-Length: {len(body)}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{header}\r\n{size}\r\n"
+        with dialed(server) as bare:
+            bare.sendall(head.encode() + framed)
+            answer = rest(bare)
+        name, _, coding = header.partition(": ")
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert f"{name.lower()}: {coding!r} is not supported; send the body without compression".encode() in answer
+    plain = server.http.post(path, content=spell("hello").tobytes(), headers={"Content-Encoding": "identity"})
+    assert "content-encoding" not in plain.text
 
 
 def test_a_long_recording_is_recognized_in_bounded_pieces(live_server: Start) -> None:
