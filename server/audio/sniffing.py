@@ -6,12 +6,11 @@ signature with plausible fields, or three consecutive frame headers of MP3 or AA
 
 from __future__ import annotations
 
+from server.audio.containers.mpeg import FRAMES, frame_header
 from server.audio.containers.mpeg import HEAD_BYTES as FRAME_HEAD_BYTES
-from server.audio.containers.mpeg import frame_header
 from server.audio.formats import MAGICS, container_kind
 
 HEAD_BYTES = 12  # enough for every signature
-FRAMES = 3  # consecutive frames required
 BOX_BYTES, TYPE_BOXES = 4, range(12, 1_024, 4)  # sizes of the first box of MP4: 8 bytes, then names of 4 bytes
 
 

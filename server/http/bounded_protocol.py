@@ -11,7 +11,13 @@ import sys
 from collections.abc import Callable, Sized
 from typing import Any
 
-from httptools import HttpParserUpgrade, HttpRequestParser
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserInvalidURLError,
+    HttpParserUpgrade,
+    HttpRequestParser,
+)
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -97,8 +103,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def send_400_response(self, msg: str) -> None:
-        """Send status 400 and close the connection."""
-        super().send_400_response(TOO_MANY if len(self.pipeline) >= MAX_PIPELINED else msg)
+        """Send status 400, with the parser's reason if it has one, and close the connection."""
+        stopped = sys.exc_info()[1]
+        if len(self.pipeline) >= MAX_PIPELINED:
+            msg = TOO_MANY
+        elif isinstance(stopped, HttpParserError) and not isinstance(stopped, HttpParserCallbackError):
+            advice = "; percent-encode it" if isinstance(stopped, HttpParserInvalidURLError) else ""
+            msg = f"Invalid HTTP request: {stopped}{advice}."
+        super().send_400_response(msg)
         self._bound_end()
 
     # Upgrades to other protocols than WebSocket are ignored (RFC 9110, section 7.8). Java's HttpClient asks for h2c in

@@ -8,6 +8,7 @@ descriptions of the Xing and LAME tags.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from server.errors import Undecodable
 ID3, ID3V1, APE = b"ID3", b"TAG", b"APETAGEX"
 ID3_HEAD_BYTES, ID3V1_BYTES, APE_HEAD_BYTES = 10, 128, 32
 HEAD_BYTES = 7  # of ADTS; MP3 has 4
+FRAMES = 3  # consecutive ones are not there by chance
+_SYNC = re.compile(rb"\xff[\xe2-\xff][\0-\xef]")
 _BIT_RATES = {  # kbit/s, by whether it is version 1, and layer
     (True, 1): (0, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
     (True, 2): (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
@@ -57,6 +60,21 @@ def frame_header(data: bytes | bytearray, at: int = 0) -> FrameHeader | None:
         return None
     head = data[at : at + HEAD_BYTES]
     return _adts(head) if head[1] & 0xF6 == 0xF0 else _mp3(head)
+
+
+def first_frame(data: bytes) -> int | None:
+    """Return the offset of the first frame that is followed by others, None if there is none."""
+    for found in _SYNC.finditer(data):
+        at, header = found.start(), frame_header(data, found.start())
+        for _ in range(FRAMES - 1):
+            if header is None:
+                break
+            at, form = at + header.size_bytes, header.form
+            header = frame_header(data, at)
+            header = header if header is not None and header.form == form else None
+        if header is not None:
+            return found.start()
+    return None
 
 
 def _adts(head: bytes | bytearray) -> FrameHeader | None:

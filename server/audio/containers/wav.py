@@ -136,7 +136,7 @@ class WavDemuxer(Demuxer):
             if buffer.startswith(b"RIFX"):
                 raise NotTaken("big-endian WAV (RIFX) is not supported live; send RIFF")
             if not _begins_file(buffer, 0):
-                raise Undecodable("not a WAV stream: the RIFF header is missing")
+                raise Undecodable("not a WAV file, but another kind of RIFF, such as AVI; send WAV")
             del buffer[:RIFF_BYTES]
             self._state, self._track, self._ds64, self._junk_bytes = _State.HEAD, None, None, 0
 

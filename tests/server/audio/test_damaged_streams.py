@@ -18,7 +18,16 @@ from server.audio.ffmpeg_codec import MAX_DAMAGED
 from server.audio.formats import audio_form
 from server.audio.packets import MAX_LOST_BYTES
 from server.errors import Inflated, Undecodable
-from tests.support.audio.media_files import container, decoded, likeness, opus_packets, speech
+from tests.support.audio.media_files import (
+    PLAIN_MP3,
+    container,
+    decoded,
+    likeness,
+    opus_packets,
+    pieces,
+    speech,
+    uploaded,
+)
 from tutti_asr_lab.trials.hostile.containers import element
 
 RATE = 48_000
@@ -315,3 +324,33 @@ def test_reading_resumes_at_the_next_frame(kind: str, data: st.DataObject) -> No
     assert len(whole) * 0.85 < len(samples) <= len(whole)
     late = len(whole) * 3 // 4
     assert likeness(samples[-len(whole) + late :, 0], whole[late:, 0], 4_000)[0] > 0.8
+
+
+@pytest.mark.parametrize("kind", ["mp3", "adts"])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_a_station_that_is_joined_inside_a_frame_is_heard(kind: str, data: st.DataObject) -> None:
+    """As a client gets it that passes on what a radio station sends; some files have zeros before their first frame."""
+    body = container(kind, {"mp3": "libmp3lame", "adts": "aac"}[kind], speech(), 16_000, options=PLAIN_MP3)
+    at, zeros = data.draw(st.integers(0, len(body) // 4)), data.draw(st.sampled_from([0, 1, 5_000]))
+    joined = bytes(zeros) + body[at:]
+    samples = decoded(
+        open_decoder(audio_form(None, None), 16_000), pieces(joined, data.draw(st.lists(st.integers(0, 9_000))))
+    )
+    whole = decoded(open_decoder(audio_form(None, None), 16_000), [body])
+    assert len(whole) * 0.65 < len(samples) <= len(whole)
+    late = len(whole) * 3 // 4
+    assert likeness(samples[-len(whole) + late :, 0], whole[late:, 0])[0] > 0.99
+    assert len(uploaded(joined)[0]) == len(samples)
+
+
+@pytest.mark.parametrize(
+    "body", [b"\0" + b"\xff\xfb\x90\x64" * 20_000, bytes(40_000), b"\xff" * 40_000, speech().tobytes()]
+)
+def test_the_search_for_a_frame_is_bounded(body: bytes) -> None:
+    with pytest.raises(Undecodable, match="unrecognized container"):
+        decoded(open_decoder(audio_form(None, None), 16_000), [body[:2_000], body[2_000:40_000]])
+    decoder = open_decoder(audio_form(None, None), 16_000)
+    assert not len(decoder.feed(bytes(1) + body[:1_000], 1.0))
+    with pytest.raises(Undecodable, match="unrecognized container"):
+        decoder.flush()

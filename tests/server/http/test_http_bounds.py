@@ -68,6 +68,27 @@ def test_a_request_that_asks_for_http_2_is_served_with_its_body(
     assert answers.count(b'"transcript":"hello there"') == 2
 
 
+@pytest.mark.parametrize(
+    ("request_line", "reason"),
+    [
+        (
+            "GET /v1/listen?keyterm=M\xfcller HTTP/1.1",
+            "Invalid char in url query; percent-encode it.",
+        ),  # curl sends it so
+        ("POST /v1/listen HTTP/1.1\r\nContent-Length: -1", "Invalid character in Content-Length."),
+        ("CONNECT elsewhere:80 HTTP/1.1", "Invalid HTTP request received."),
+    ],
+)
+def test_a_request_that_cannot_be_parsed_is_answered_with_the_reason(
+    live_server: Start, request_line: str, reason: str
+) -> None:
+    with dialed(live_server()) as bare:
+        bare.sendall(f"{request_line}\r\nHost: x\r\n\r\n".encode())
+        answer = rest(bare)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.endswith(reason.encode())
+
+
 @pytest.mark.parametrize("count", [1, 2, 20])
 def test_every_pipelined_request_is_answered_after_the_client_half_closed(live_server: Start, count: int) -> None:
     with dialed(live_server()) as bare:

@@ -192,7 +192,7 @@ def test_20_bit_samples_use_three_bytes() -> None:
         (wav(b"", form=fmt(tag=17, bits=4)), NotTaken, "WAV format 17"),
         (wav(b"").replace(b"fmt ", b"fmtx"), Undecodable, "no fmt chunk"),
         (wav(magic=b"RIFX"), NotTaken, "RIFX"),
-        (b"RIFF\0\0\0\0AVI LIST", Undecodable, "not a WAV stream"),
+        (b"RIFF\0\0\0\0AVI LIST", Undecodable, "another kind of RIFF"),
         (b"RIFF\0\0\0\0WAVEfmt \2\0\0\0\1\0", Undecodable, "damaged"),
         (b"RIFF\0\0\0\0WAVEfmt \xff\xff\xff\xff", Undecodable, "damaged"),
         (b"RIFF\0\0\0\0WAVEJUNK\xff\xff\xff\xff", Undecodable, "no audio in"),
