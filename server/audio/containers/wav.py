@@ -1,7 +1,7 @@
 """Streaming demuxer of WAV: RIFF, RF64 and BW64, one file or several concatenated ones. Pure.
 
-A data size of 0, or of about 2 or 4 GiB, is a placeholder of a writer that cannot seek back to the header: such samples
-end at the next WAV header or at the end of the stream.
+A data size of 0, or of about 2 GB or more, is a placeholder of a writer that cannot seek back to the header: such
+samples end at the next WAV header or at the end of the stream.
 
 Source: Microsoft's "Multiple Channel Audio Data and WAVE Files"; EBU Tech 3306 and ITU-R BS.2088 for `ds64`; mmreg.h
 for the format tags.
@@ -23,7 +23,9 @@ FILE = re.compile(rb"(?:RIFF|RF64|BW64)[\s\S]{4}WAVE")
 RIFF_BYTES, CHUNK_HEAD_BYTES, NAME_BYTES, FORMAT_BYTES = 12, 8, 4, 16
 EXTENSIBLE, EXTENSIBLE_BYTES, SUBFORMAT_AT = 0xFFFE, 40, 24
 DS64_BYTES, DS64_DATA_AT, SIZE_IN_DS64 = 28, 8, 0xFFFFFFFF
-LEAST_FILLER = 0x7FFF0000  # sox writes 0x7FFFF000, arecord about 2**31, FFmpeg 2**32 - 1
+LEAST_FILLER = 2_000_000_000
+"""What pocket-tts writes (kyutai-labs/pocket-tts#229); sox 0x7FFFF000 and, in AIFF, 0x7F000000, arecord about 2**31,
+FFmpeg 2**32 - 1."""
 MAX_JUNK_BYTES = 2**16  # after the samples, outside chunks: tags and padding of other programs
 MAX_TAIL_CHUNK_BYTES = 2**24
 TAIL_CHUNKS = frozenset((b"LIST", b"bext", b"fact", b"cue ", b"smpl", b"id3 ", b"ID3 ", b"iXML", b"PEAK", b"JUNK"))

@@ -65,7 +65,7 @@ class AvSource:
         self._stream.codec_context.thread_count = 1
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels
-        self.stated_s = self._stated_s()
+        self.stated_s = self._stated_s(len(body))
         self.part, self.warnings = 0, list[str]()
         self._frames = self._decode()
 
@@ -90,11 +90,16 @@ class AvSource:
                 break
         return np.concatenate(blocks)  # (S, C)
 
-    def _stated_s(self) -> float | None:
-        """Return the longer of the lengths in the headers of the stream and the container."""
+    def _stated_s(self, body_bytes: int) -> float | None:
+        """Return the longer of the lengths in the headers of the stream and the container.
+
+        None, too, if the body has less than half of it by its bit rate: the writer could not go back to the header.
+        """
         stream, whole = self._stream.duration, self._container.duration
         of_stream = 0.0 if stream is None else float(stream * (self._stream.time_base or 0))
-        return max(of_stream, (whole or 0) / av.time_base) or None
+        stated_s = max(of_stream, (whole or 0) / av.time_base)
+        there = stated_s * (self._stream.codec_context.bit_rate or 0) <= 2 * 8 * body_bytes
+        return stated_s if stated_s and there else None
 
     def _decode(self) -> Iterator[AudioFrame]:
         empty, has_audio = 0, False

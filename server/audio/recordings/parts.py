@@ -64,7 +64,8 @@ def _matroska_end(body: bytes) -> int:
 
 
 def _aiff_end(body: bytes) -> int:
-    return 8 + int.from_bytes(body[4:8], "big")
+    size = int.from_bytes(body[4:8], "big")
+    return 0 if size >= LEAST_FILLER else 8 + size
 
 
 def _w64_end(body: bytes) -> int:

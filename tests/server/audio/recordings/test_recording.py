@@ -112,6 +112,26 @@ def test_a_body_without_samples_or_of_no_known_kind_is_refused() -> None:
         uploaded(b"no audio at all")
 
 
+@pytest.mark.parametrize(("kind", "codec"), [("aiff", "pcm_s16be"), ("au", "pcm_s16be"), ("wav", "adpcm_ms")])
+def test_a_length_that_a_writer_left_open_is_not_believed(kind: str, codec: str) -> None:
+    """Of writers to a pipe, which cannot go back to the header, such as sox."""
+    body = container(kind, codec, speech(), RATE)
+    written = bytearray(body)
+    if kind == "aiff":
+        written[4:8] = b"\x7f\0\0\x58"
+        for name, after, size in ((b"COMM", 10, 0x3F800000), (b"SSND", 4, 0x7F000008)):
+            at = body.index(name) + after
+            written[at : at + 4] = size.to_bytes(4, "big")
+    elif kind == "au":
+        written[8:12] = b"\x7f\xff\xff\xff"
+    else:
+        for at in (4, body.index(b"fact") + 8, body.index(b"data") + 4):
+            written[at : at + 4] = b"\xff\xff\xff\xff"
+    heard, warnings = uploaded(bytes(written))
+    assert np.array_equal(heard, uploaded(body)[0])
+    assert warnings == []
+
+
 SILENCE = np.zeros((RATE * 61, 1), np.int16)
 TOO_LONG = {  # recordings of 61 s, and whether their length is known before decoding
     "flac": (lambda: sound_file("FLAC", "PCM_16", SILENCE, RATE), ANY, True),

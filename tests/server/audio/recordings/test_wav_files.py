@@ -61,6 +61,7 @@ FILES: dict[str, tuple[bytes, int]] = {  # a file, and how often it contains PCM
     "size 0": (wav(size=0), 1),
     "size 2**32 - 1": (wav(size=0xFFFFFFFF), 1),
     "sox's size": (wav(size=0x7FFFF000), 1),
+    "pocket-tts's size, twice": (wav(size=2_000_000_000) * 2, 2),
     "arecord's size": (wav(size=0x80000000), 1),
     "RF64": (wav(size=0xFFFFFFFF, magic=b"RF64", before=ds64(N), after=LISTED), 1),
     "BW64": (wav(size=0xFFFFFFFF, magic=b"BW64", before=ds64(N) + WIDE, after=chunk(b"axml", b"<x/>")), 1),
