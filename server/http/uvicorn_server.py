@@ -80,8 +80,9 @@ class HeadProtocol(BoundedHttpProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the data; close the connection if a head is too large."""
+        waiting = self._timer
         super().data_received(data)
-        if self._timer is not None:
+        if self._timer is not None and self._timer is waiting:  # else the head began after a body in this read
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self.transport.write(TOO_LARGE)
