@@ -49,7 +49,7 @@ class Codec:
     def __init__(self, track: Track, losses: Losses) -> None:
         """Open the decoder; concealed packets are counted in `losses`. Raises: Undecodable for an invalid header."""
         assert isinstance(track.codec, PacketCodec)
-        self._track, self._losses = track, losses
+        self._track, self._losses, self._reader = track, losses, FrameReader()
         self._name = track.codec.value
         self.rate, self.channels = track.rate, track.channels
         self._good: bytes = b""  # the last packet that was decoded
@@ -99,7 +99,7 @@ class Codec:
             if self._good and form[1] > MAX_CHANNELS:
                 raise ValueError(f"{form[1]} channels within a recording: the packet is damaged")
             self.rate, self.channels = form
-        return frame_samples(frame)
+        return self._reader.samples(frame)
 
     def _concealed(self) -> PCM:
         """Return samples for a lost packet: libopus's concealment, or silence as long as the last packet."""
@@ -117,22 +117,35 @@ def opus_loss(packet: bytes) -> bytes:
     return bytes([packet[0] | 3, frames])
 
 
-def frame_samples(frame: AudioFrame) -> PCM:
-    """Return the samples of a decoded frame, (S, C) int16. Raises: NotTaken for a format that is not supported."""
-    channels, form = frame.layout.nb_channels, frame.format
-    if not 1 <= channels <= MAX_CHANNELS:
-        raise NotTaken(f"recordings of {channels} channels are not supported; send 1 to {MAX_CHANNELS} channels")
-    if form.packed.name not in _FORMATS:
-        raise NotTaken(f"samples in FFmpeg's format {form.name} are not supported")
-    if form.is_planar and channels >= POINTERS:
-        frames = AudioResampler(format=form.packed, layout=frame.layout, rate=frame.sample_rate).resample(frame)
-        return np.concatenate([frame_samples(packed) for packed in frames])
-    array = frame.to_ndarray()  # (C, S) planar, or (1, S·C)
-    samples = array.T if form.is_planar else array.reshape(-1, channels)  # (S, C)
-    if samples.dtype == np.int16:
-        return np.ascontiguousarray(samples, np.int16)
-    offset, scale = _SCALES[samples.dtype.str[1:]]
-    return to_int16(samples.astype(np.float64) - offset, scale)
+class FrameReader:
+    """Samples of the decoded frames of one stream."""
+
+    def __init__(self) -> None:
+        self._packer: AudioResampler | None = None  # it starts threads, so not one for each frame
+        self._packed: tuple[str, str, int] | None = None  # format, layout and rate of its frames
+
+    def samples(self, frame: AudioFrame) -> PCM:
+        """Return the samples of a frame, (S, C) int16. Raises: NotTaken for a format that is not supported."""
+        channels, form = frame.layout.nb_channels, frame.format
+        if not 1 <= channels <= MAX_CHANNELS:
+            raise NotTaken(f"recordings of {channels} channels are not supported; send 1 to {MAX_CHANNELS} channels")
+        if form.packed.name not in _FORMATS:
+            raise NotTaken(f"samples in FFmpeg's format {form.name} are not supported")
+        if form.is_planar and channels >= POINTERS:
+            return np.concatenate([self.samples(packed) for packed in self._pack(frame)])
+        array = frame.to_ndarray()  # (C, S) planar, or (1, S·C)
+        samples = array.T if form.is_planar else array.reshape(-1, channels)  # (S, C)
+        if samples.dtype == np.int16:
+            return np.ascontiguousarray(samples, np.int16)
+        offset, scale = _SCALES[samples.dtype.str[1:]]
+        return to_int16(samples.astype(np.float64) - offset, scale)
+
+    def _pack(self, frame: AudioFrame) -> list[AudioFrame]:
+        packed = frame.format.name, frame.layout.name, frame.sample_rate
+        if self._packer is None or packed != self._packed:
+            self._packer = AudioResampler(format=frame.format.packed, layout=frame.layout, rate=frame.sample_rate)
+            self._packed = packed
+        return self._packer.resample(frame)
 
 
 def _open(track: Track) -> AudioCodecContext:

@@ -15,7 +15,7 @@ import numpy as np
 from av.audio.frame import AudioFrame
 
 from server.audio.containers.wav import EXTENSIBLE, EXTENSIBLE_BYTES, FORMAT_BYTES, SUBFORMAT_AT, padding
-from server.audio.ffmpeg_codec import frame_samples
+from server.audio.ffmpeg_codec import FrameReader
 from server.audio.pcm import BLOCK_S, PCM
 from server.errors import BadAudio, NotTaken
 
@@ -67,7 +67,7 @@ class AvSource:
         self.channels: int = self._stream.codec_context.channels
         self.stated_s = self._stated_s(len(body))
         self.part, self.warnings = 0, list[str]()
-        self._frames = self._decode()
+        self._frames, self._reader = self._decode(), FrameReader()
 
     def read(self) -> PCM:
         """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
@@ -80,7 +80,7 @@ class AvSource:
                     f"to {frame.layout.nb_channels} at {frame.sample_rate} Hz"
                 )
             try:
-                blocks.append(frame_samples(frame))
+                blocks.append(self._reader.samples(frame))
             except NotTaken as error:
                 raise BadAudio(str(error)) from error
             except (av.FFmpegError, ValueError) as error:

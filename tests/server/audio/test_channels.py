@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 from functools import cache
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 import soundfile
 
+from server.audio import ffmpeg_codec
 from server.audio.decoder import open_decoder
-from server.audio.ffmpeg_codec import frame_samples
+from server.audio.ffmpeg_codec import FrameReader
 from server.audio.formats import audio_form
 from server.audio.pcm import MAX_CHANNELS, PCM
 from server.audio.recordings.recording import Recording
 from server.errors import BadAudio, NotTaken
-from tests.support.audio.media_files import decoded, speech
+from tests.support.audio.media_files import container, decoded, speech
 
 RATE = 48_000
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 7: "6.1", 8: "7.1"}
@@ -136,15 +138,15 @@ def test_a_frame_of_any_format_is_converted_or_refused(form: str, channels: int,
     (frame,) = av.AudioResampler(form + planar, layout, RATE).resample(packed)
     if channels > MAX_CHANNELS:
         with pytest.raises(NotTaken, match=f"{channels} channels"):
-            frame_samples(frame)
+            FrameReader().samples(frame)
     else:
-        assert np.array_equal(frame_samples(frame), pcm)
+        assert np.array_equal(FrameReader().samples(frame), pcm)
 
 
 @pytest.mark.parametrize("form", ["s64", "s64p"])
 def test_a_frame_of_64_bit_integers_is_refused_by_name(form: str) -> None:
     with pytest.raises(NotTaken, match=form):
-        frame_samples(av.AudioFrame(form, "mono", 100))
+        FrameReader().samples(av.AudioFrame(form, "mono", 100))
 
 
 @pytest.mark.parametrize(
@@ -155,4 +157,18 @@ def test_eight_planes_of_any_layout_keep_their_order(layout: str) -> None:
     packed = av.AudioFrame.from_ndarray(pcm.reshape(1, -1), "s16", layout)
     packed.sample_rate = RATE
     (frame,) = av.AudioResampler("fltp", layout, RATE).resample(packed)
-    assert np.array_equal(frame_samples(frame), pcm)
+    assert np.array_equal(FrameReader().samples(frame), pcm)
+
+
+def test_the_frames_of_a_stream_of_eight_planes_share_a_resampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts threads: one for each frame took minutes on a busy machine."""
+    made: list[tuple[Any, ...]] = []
+
+    def make(*arguments: Any, **options: Any) -> Any:
+        made.append(arguments)
+        return av.AudioResampler(*arguments, **options)
+
+    monkeypatch.setattr(ffmpeg_codec, "AudioResampler", make)
+    body = container("adts", "aac", speech(48_000, 8), 48_000)
+    assert len(uploaded(body)) >= len(speech(48_000))
+    assert len(made) == 1
