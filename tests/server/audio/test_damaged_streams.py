@@ -329,7 +329,7 @@ def test_reading_resumes_at_the_next_frame(kind: str, data: st.DataObject) -> No
 @pytest.mark.parametrize("kind", ["mp3", "adts"])
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_a_station_that_is_joined_inside_a_frame_is_heard(kind: str, data: st.DataObject) -> None:
+def test_a_station_that_is_joined_inside_a_frame_is_decoded(kind: str, data: st.DataObject) -> None:
     """As a client gets it that passes on what a radio station sends; some files have zeros before their first frame."""
     body = container(kind, {"mp3": "libmp3lame", "adts": "aac"}[kind], speech(), 16_000, options=PLAIN_MP3)
     at, zeros = data.draw(st.integers(0, len(body) // 4)), data.draw(st.sampled_from([0, 1, 5_000]))

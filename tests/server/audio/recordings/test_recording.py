@@ -127,8 +127,8 @@ def test_a_length_that_a_writer_left_open_is_not_believed(kind: str, codec: str)
     else:
         for at in (4, body.index(b"fact") + 8, body.index(b"data") + 4):
             written[at : at + 4] = b"\xff\xff\xff\xff"
-    heard, warnings = uploaded(bytes(written), max_s=60.0)
-    assert np.array_equal(heard, uploaded(body)[0])
+    result, warnings = uploaded(bytes(written), max_s=60.0)
+    assert np.array_equal(result, uploaded(body)[0])
     assert warnings == []
 
 

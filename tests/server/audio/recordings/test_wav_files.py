@@ -141,8 +141,8 @@ def test_big_endian_samples_are_those_of_the_little_endian_file(bits: int, named
         form += SUBFORMAT[2:]
     parts = [(b"fmt ", form), (b"LIST", b"hello\0"), (b"data", samples)]
     body = b"WAVE" + b"".join(name + struct.pack(">I", len(part)) + part for name, part in parts)
-    heard, warnings = uploaded(b"RIFX" + struct.pack(">I", len(body)) + body)
-    assert np.abs(heard.astype(int) - PCM).max() <= (256 if bits == 8 else 0)
+    result, warnings = uploaded(b"RIFX" + struct.pack(">I", len(body)) + body)
+    assert np.abs(result.astype(int) - PCM).max() <= (256 if bits == 8 else 0)
     assert warnings == []
 
 
