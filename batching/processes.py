@@ -1,7 +1,7 @@
 """Chooses the numbers of front ends, engines and threads for the available cores, and estimates each part's throughput.
 
 Calculated from the processor time per step in each part. One core is left to the supervisor and the kernel. With up to
-three cores there is one process: its event loop uses one core, its model the others.
+three cores there is one process: its event loop uses one core, its model the others; a large model uses all cores.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class StepCosts:
     thread_rows: int = 16
     """Rows of a batch below which a thread computes a row much more slowly."""
     most_engines: int = MOST_ENGINES
+    loop_cores: int = 1
+    """Cores of a single-process server that its event loop needs."""
     cores_besides: int = 1
     """Cores reserved for the supervisor, the kernel and a GPU's driver."""
     most_front_ends: int = MOST_FRONT_ENDS
@@ -47,6 +49,9 @@ is the limit, so large machines get several engines."""
 PUBLISHED = StepCosts(engine_us=30.0, step_us=600.0, thread_rows=4, most_engines=1)
 """Costs of a compiled published model of 26 million parameters; a larger one needs more time in the same threads. The
 engine also computes the features. One engine, because the weights are large and its Python takes little of its time."""
+LARGE = StepCosts(engine_us=30.0, step_us=21_000.0, thread_rows=1, most_engines=1, loop_cores=0)
+"""Costs of a published model of 600 million parameters with steps of 560 ms: the event loop is idle nearly all the
+time, and several threads compute even one row."""
 ON_GPU = StepCosts(engine_us=11.0, step_us=0.0, most_engines=1, cores_besides=2, most_front_ends=14)
 """Costs with a model on a GPU. The engine has one thread; more than 14 front ends send more rows than it can handle."""
 
@@ -86,7 +91,7 @@ def choose_processes(
 
     most_threads = 1 if not costs.step_us else max(1, min(max_batch // costs.thread_rows, MOST_THREADS))
     if front_ends == 0 or (front_ends is None and cores <= MOST_CORES_OF_ONE_PROCESS):
-        most_threads = min(most_threads, max(1, cores - 1))
+        most_threads = min(most_threads, max(1, cores - costs.loop_cores))
         most = 1 if cores <= MOST_CORES_OF_ONE_PROCESS and costs.most_engines > 1 else most_threads
         return Processes(0, engines or 1, threads or most)
     choices = (

@@ -35,6 +35,7 @@ from model.machine.compiler import numba
 from model.moonshine import step as moonshine
 from model.moonshine.transcriber import SegmentTranscriber
 from model.published.compiled.fastconformer import step as fastconformer
+from model.published.compiled.team import help_out
 from model.published.compiled.transducer import step as transducer
 from model.published.compiled.zipformer2 import step as zipformer2
 from model.published.features import FbankWindows, add_samples
@@ -50,7 +51,7 @@ from model.vad import step as vad
 from model.vad.silero import SileroVad
 
 PUBLISHED = (
-    *(fastconformer.step, fastconformer.project_positions, zipformer2.step),
+    *(fastconformer.step, fastconformer.project_positions, zipformer2.step, help_out),
     *(transducer.project, transducer.predict, transducer.join, transducer.find_best),
 )
 """Entry points of published networks."""

@@ -23,7 +23,7 @@ WITH_VNNI = ("x86-64-v4", "+avx512vnni")
 def limit_instructions(environment: Mapping[str, str] = os.environ) -> None:
     """Make numba compile for the level set in the environment, if the processor supports it; call it first."""
     level = allowed_level(environment)
-    if LIBRARY is None and level is not None and _is_x86() and not _config.CPU_NAME:
+    if LIBRARY is None and level is not None and is_x86() and not _config.CPU_NAME:
         _config.CPU_NAME, _config.CPU_FEATURES = LEVELS[min(level, int(_has("avx2")))], ""
 
 
@@ -38,7 +38,7 @@ def instruction_set() -> InstructionSet:
         known = {(kind.processor, kind.features): kind.instructions for kind in KINDS}
         without: InstructionSet = "avx2" if LEVELS[1] == _config.CPU_NAME else "portable"
         return known.get((_config.CPU_NAME, _config.CPU_FEATURES), without)
-    if not _is_x86():
+    if not is_x86():
         return "portable"
     if _has("avx512vnni") and _has("avx512bw"):
         return "vnni512"
@@ -47,7 +47,8 @@ def instruction_set() -> InstructionSet:
     return "avx2" if _has("avx2") else "portable"
 
 
-def _is_x86() -> bool:
+def is_x86() -> bool:
+    """Return whether the processor is an x86-64."""
     return platform.machine().lower() in ("x86_64", "amd64")
 
 

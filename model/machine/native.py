@@ -70,6 +70,7 @@ SOURCES = (
     "published/compiled/kernels",
     "published/compiled/linears",
     "published/compiled/packed",
+    "published/compiled/team",
     "published/compiled/transducer/step",
     "published/compiled/zipformer2/attention",
     "published/compiled/zipformer2/embedding",

@@ -27,7 +27,7 @@ ADDRESS = I8.as_pointer()
 ACCEPTED = ("tutti_ndarray", "tutti_memmap")
 """Global variables with the addresses of the types of arrays that are accepted; `tutti_accept` sets them."""
 EXACT = {"ceil", "fabs", "floor", "sqrt", "trunc"}  # functions of the C library with the same bits everywhere
-PROVIDED = EXACT | {"malloc", "free", "NRT_MemInfo_alloc_aligned", "NRT_MemInfo_call_dtor"}
+PROVIDED = EXACT | {"malloc", "free", "sched_yield", "NRT_MemInfo_alloc_aligned", "NRT_MemInfo_call_dtor"}
 """Functions that shipped code may call: the C library's, and those of `runtime`."""
 # numpy's fields after an object's head of 16 bytes; source: numpy/ndarraytypes.h, PyArrayObject_fields, PyArray_Descr
 TYPE, DATA, AXES, LENGTHS, STEPS, KIND, FLAGS = 8, 16, 24, 32, 40, 56, 64

@@ -18,6 +18,7 @@ from model.published.graphs.onnx_file import external_files
 TOKENS = "tokens.txt"
 ROLES = ("encoder", "decoder", "joiner")
 INT8 = ".int8.onnx"
+WEIGHTS = (".onnx", ".data", ".weights")  # endings of files with weights
 
 Rewriting = Literal["auto", "off"]
 """Whether a compiled step may run instead of a published graph."""
@@ -60,6 +61,13 @@ class PublishedFiles:
 def is_published(path: Path) -> bool:
     """Return whether a path is a published model: an ONNX file or a folder. Checkpoints of this project are files."""
     return path.suffix == ".onnx" or path.is_dir()
+
+
+def parameters_of(path: Path) -> float:
+    """Return about how many parameters a published model has, by the size of the largest file of its folder."""
+    files = (path if path.is_dir() else path.parent).iterdir()
+    weights = [file for file in files if file.suffix in WEIGHTS and file.is_file()]
+    return max((file.stat().st_size / (1 if file.name.endswith(INT8) else 4) for file in weights), default=0.0)
 
 
 def require_runtime(path: Path) -> None:

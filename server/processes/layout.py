@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from batching.processes import ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes
+from batching.processes import LARGE, ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes
 from model.machine.cores import usable_cores
-from model.published.files import is_published
+from model.published.files import is_published, parameters_of
 from server.errors import SettingsError
 from server.settings import Settings
 
+LARGE_PARAMETERS = 256e6
 GPU_DEVICE = Path("/dev/nvidiactl")  # of NVIDIA's driver; only the engine host loads torch
 
 
@@ -36,7 +37,9 @@ def costs_of(settings: Settings) -> StepCosts:
     if settings.device == "cuda" or (settings.device == "auto" and GPU_DEVICE.exists()):
         return ON_GPU
     model = settings.of_default.model
-    return PUBLISHED if model is not None and is_published(model) else OWN
+    if model is None or not is_published(model):
+        return OWN
+    return LARGE if parameters_of(model) >= LARGE_PARAMETERS else PUBLISHED
 
 
 def _check(chosen: Processes, costs: StepCosts) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batching.processes import ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes, steps_per_s
+from batching.processes import LARGE, ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes, steps_per_s
 
 
 def carried(cores: int, costs: StepCosts = OWN, **options: int) -> float:
@@ -29,6 +29,12 @@ def test_cores_are_divided_among_front_ends_and_engines(cores: int, expected: tu
 @pytest.mark.parametrize(("cores", "expected"), [(4, (1, 1, 2)), (8, (1, 1, 6)), (16, (2, 1, 13)), (64, (4, 1, 32))])
 def test_a_published_model_has_one_engine_with_nearly_all_cores(cores: int, expected: tuple[int, int, int]) -> None:
     assert choose_processes(cores, PUBLISHED) == expected
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, (0, 1, 1)), (2, (0, 1, 2)), (3, (0, 1, 3)), (4, (1, 1, 2))])
+def test_a_large_model_uses_the_core_of_the_event_loop_too(cores: int, expected: tuple[int, int, int]) -> None:
+    assert choose_processes(cores, LARGE) == expected
+    assert choose_processes(cores, LARGE, threads=1).threads == 1
 
 
 def test_threads_are_no_more_than_the_rows_of_a_batch_allow() -> None:
@@ -59,7 +65,7 @@ def test_what_is_given_is_kept_and_the_rest_fits() -> None:
     assert choose_processes(2, front_ends=2, engines=2) == (2, 2, 1)
 
 
-@given(cores=st.integers(4, 256), costs=st.sampled_from([OWN, PUBLISHED, ON_GPU]), max_batch=st.integers(1, 512))
+@given(cores=st.integers(4, 256), costs=st.sampled_from([OWN, PUBLISHED, LARGE, ON_GPU]), max_batch=st.integers(1, 512))
 def test_the_cores_are_never_exceeded(cores: int, costs: StepCosts, max_batch: int) -> None:
     found = choose_processes(cores, costs, max_batch=max_batch)
     assert min(found) >= 1

@@ -24,6 +24,7 @@ from model.machine.compiled import compiled, int64_at
 from model.published.compiled import kernels
 from model.published.compiled.float_product import float_product
 from model.published.compiled.packed import PackedLayers
+from model.published.compiled.team import multiply_together
 from model.published.scales import Scale, Scales, digest_of_weights, quantized_weights
 
 Floats = NDArray[np.float32]
@@ -56,11 +57,25 @@ def with_scales(linears: Sequence[Linear], scales: Scales | None, packed: Packed
 
 
 class Scratch(NamedTuple):
-    """Addresses of work space for a product: inputs as bytes, sums, and outputs between two layers as floats."""
+    """Addresses of work space for a product: inputs as bytes, sums, and outputs between two layers as floats.
+
+    `team`: address of what the threads share that compute products together, 0 for one thread.
+    """
 
     inputs: int
     sums: int
     hidden: int
+    team: int = 0
+
+    @classmethod
+    def taken_from(cls, places: dict[str, Any], prefix: str = "", team: int = 0) -> Scratch:
+        """Take the addresses out of those of a work space, by the names in `PARTS`."""
+        inputs, sums, hidden = (places.pop(prefix + part) for part in PARTS)
+        return cls(inputs, sums, hidden, team)
+
+
+PARTS = ("inputs", "sums", "hidden")
+"""Parts of `Scratch` in work space, in the order of `LinearTable.scratch_bytes`."""
 
 
 def pack(linear: Linear) -> dict[str, NDArray[Any]]:
@@ -110,7 +125,7 @@ class LinearTable:
         """Sizes of the parts of `Scratch`, in bytes."""
         inputs, outputs = self._widest
         wide = -(-outputs // COLUMNS) * COLUMNS
-        return self._rows * inputs + COLUMNS, self._rows * wide * 4, self._rows * wide * 4
+        return self._rows * (inputs + ALIGNED) + COLUMNS, self._rows * wide * 4, self._rows * wide * 4
 
     def _row(self, linear: Linear) -> list[int]:
         inputs, outputs = linear.weight.shape
@@ -130,8 +145,9 @@ class LinearTable:
         return int(part.ctypes.data)
 
     def _row_offsets(self, width: int) -> int:
+        """Address of the rows' offsets in bytes; a line apart, so that not all rows are in one set of a cache."""
         if width not in self._offsets:
-            self._offsets[width] = self._arrays.keep(np.arange(self._rows, dtype=np.int64) * width)
+            self._offsets[width] = self._arrays.keep(np.arange(self._rows, dtype=np.int64) * (width + ALIGNED))
         return self._offsets[width]
 
 
@@ -154,24 +170,22 @@ def linear_at(table: int, row: int) -> tuple[int, ...]:
 @compiled
 def quantize_inputs(linear: tuple[int, ...], x: int, stride: int, rows: int, scratch: Scratch) -> None:
     """Quantize rows of floats, `stride` bytes apart, into `scratch.inputs`; for a layer with a scale only."""
-    width = linear[INPUTS]
+    offsets = int64_at(linear[OFFSETS])
     for row in range(rows):
-        int8_kernels.float_bytes(x + row * stride, linear[LIMITS], scratch.inputs + row * width, width // LANES)
+        target = scratch.inputs + offsets[row]
+        int8_kernels.float_bytes(x + row * stride, linear[LIMITS], target, linear[INPUTS] // LANES)
 
 
 @compiled
 def multiply_inputs(linear: tuple[int, ...], rows: int, scratch: Scratch) -> None:
     """Multiply the bytes in `scratch.inputs` into `scratch.sums`; for a layer with a scale only."""
-    multiply(
-        scratch.inputs,
-        linear[OFFSETS],
-        rows,
-        linear[WEIGHTS],
-        linear[GROUPS],
-        linear[PANELS],
-        linear[FIRST],
-        scratch.sums,
-    )
+    weights, groups, panels, first = linear[WEIGHTS], linear[GROUPS], linear[PANELS], linear[FIRST]
+    if scratch.team == 0:
+        multiply(scratch.inputs, linear[OFFSETS], rows, weights, groups, panels, first, scratch.sums)
+    else:
+        multiply_together(
+            scratch.team, scratch.inputs, linear[OFFSETS], rows, weights, groups, panels, first, scratch.sums
+        )
 
 
 @compiled
@@ -199,9 +213,9 @@ def finish_as_inputs(
     The activation is SwooshL or SiLU: those between two layers.
     """
     multiplier, bias, vectors, wide = linear[MULTIPLIER], linear[BIAS], linear[VECTORS], linear[PANELS] * PANEL_SUMS
-    limits = following[LIMITS]
+    limits, offsets = following[LIMITS], int64_at(following[OFFSETS])
     for row in range(rows):
-        sums, target = scratch.sums + row * wide, scratch.inputs + row * following[INPUTS]
+        sums, target = scratch.sums + row * wide, scratch.inputs + offsets[row]
         if activation == SWOOSH_L:
             _bytes_swoosh_l(sums, multiplier, bias, limits, target, vectors)
         else:

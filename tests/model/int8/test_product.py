@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.int8.product import COLUMNS, WAYS, first_sums, make_multiply, multiply, packed, packed_shorts
+from model.int8.product import (
+    COLUMNS,
+    PANEL_SUMS,
+    WAYS,
+    first_sums,
+    make_multiply,
+    multiply_panels,
+    packed,
+    packed_shorts,
+)
 from model.int8.quantized import LARGEST_INPUT, LARGEST_WEIGHT, QuantizedProduct
 from tests.support.needs import need_instructions
 
@@ -27,13 +36,14 @@ def caller(way):
         weights, first = packed(product), first_sums(product)
         sums = np.full((rows, weights.shape[0] * COLUMNS), -1, np.int32)
         where, packed_at = (inputs.ctypes.data, offsets.ctypes.data, rows), weights.ctypes.data
-        run((*where, packed_at, weights.shape[1], weights.shape[0], first.ctypes.data, sums.ctypes.data))
+        places = (first.ctypes.data, sums.ctypes.data, len(weights) * PANEL_SUMS)
+        run((*where, packed_at, weights.shape[1], weights.shape[0], *places))
         return sums[:, : len(product.weight)]
 
     return call
 
 
-here = caller(multiply)
+here = caller(multiply_panels)
 
 
 def expected(product, rows):
@@ -79,7 +89,7 @@ def test_every_instruction_set_gives_the_exact_sums_of_shorts(name):
         rows[0], offsets = 32_767, np.arange(count, dtype=np.int64) * 2 * depth
         sums = np.full((count, 64), -1, np.int32)
         where, packed_at = (rows.ctypes.data, offsets.ctypes.data, count), weights.ctypes.data
-        run((*where, packed_at, depth // 2, 2, first.ctypes.data, sums.ctypes.data))
+        run((*where, packed_at, depth // 2, 2, first.ctypes.data, sums.ctypes.data, 2 * PANEL_SUMS))
         assert (sums[:, :48] == rows.astype(np.int64) @ weight.T.astype(np.int64) + first[:48]).all()
 
 

@@ -48,7 +48,7 @@ def test_this_run_uses_the_processor_level_of_its_variables() -> None:
 def test_code_is_compiled_for_the_lowest_level_in_the_variables(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], level: str | None
 ) -> None:
-    monkeypatch.setattr(instructions, "_is_x86", lambda: True)
+    monkeypatch.setattr(instructions, "is_x86", lambda: True)
     monkeypatch.setattr(instructions, "_has", lambda _: True)
     monkeypatch.setattr(instructions._config, "CPU_NAME", None)
     monkeypatch.setattr(instructions._config, "CPU_FEATURES", None)
@@ -58,7 +58,7 @@ def test_code_is_compiled_for_the_lowest_level_in_the_variables(
 
 
 def test_no_avx2_code_is_compiled_for_a_processor_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instructions, "_is_x86", lambda: True)
+    monkeypatch.setattr(instructions, "is_x86", lambda: True)
     monkeypatch.setattr(instructions, "_has", lambda _: False)
     monkeypatch.setattr(instructions._config, "CPU_NAME", None)
     monkeypatch.setattr(instructions._config, "CPU_FEATURES", None)

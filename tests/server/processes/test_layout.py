@@ -49,6 +49,21 @@ def test_what_is_set_is_kept_and_the_rest_follows_cores_model_and_batch(
     assert found(**settings) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "megabytes", "threads"),
+    [("encoder.int8.onnx", 600, 2), ("encoder.weights", 2_400, 2), ("encoder.onnx", 440, 1), ("notes.txt", 2_400, 1)],
+)
+def test_a_large_published_model_uses_both_of_two_cores(
+    machine: pytest.MonkeyPatch, tmp_path: Path, name: str, megabytes: int, threads: int
+) -> None:
+    machine.setattr(layout, "usable_cores", lambda: 2)
+    (tmp_path / "encoder.onnx").touch()
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(megabytes * 1_000_000)  # sparse
+    assert found(model=tmp_path) == found(model=tmp_path / "encoder.onnx") == (0, 1, threads)
+    assert found(model=tmp_path, threads=1) == (0, 1, 1)
+
+
 @pytest.mark.parametrize(("front_ends", "timeout_s"), [(2, 2.0), (0, 12.0)])
 def test_a_hung_engine_is_replaced_before_its_streams_end(front_ends: int, timeout_s: float) -> None:
     assert Settings(front_ends=front_ends, stall_timeout_s=6.0).engine_timeout_s == timeout_s

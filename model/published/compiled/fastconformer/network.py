@@ -15,7 +15,7 @@ from model.int8.vectors import LANES
 from model.published.compiled.fastconformer import step as compiled
 from model.published.compiled.fastconformer.plan import BORDER, Constants, Dimensions, Fields, Plan, Work
 from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, halved, read_weights
-from model.published.compiled.linears import Linear, LinearTable, Scratch
+from model.published.compiled.linears import PARTS, Linear, LinearTable, Scratch
 from model.published.compiled.packed import PackedLayers
 from model.published.contracts import Contract
 from model.published.graphs.metadata import Graph
@@ -67,7 +67,7 @@ class FastConformerStep:
         self._linears = LinearTable(linears[3:], rows=rows, packed=packed)
         self._plan = Plan(self._dimensions(weights), self._constants(weights), self._fields())
         self._offsets, self.work_bytes = self._work_offsets()
-        self._works: dict[int, Work] = {}
+        self._works: dict[tuple[int, int], Work] = {}  # by work space and team
         self.fresh = np.zeros(self._plan.fields.first_layer + len(weights.layers) * self._plan.fields.layer, np.uint8)
 
     @property
@@ -75,11 +75,11 @@ class FastConformerStep:
         """Size of the weights that a step reads."""
         return self._arrays.nbytes + self._subsampling.weight_bytes + self._linears.weight_bytes
 
-    def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int) -> None:
+    def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int, team: int = 0, /) -> None:
         """Step `count` streams; see `CompiledStep.run`."""
-        if work not in self._works:
-            self._works[work] = self._work(work)
-        compiled.step(self._plan, self._works[work], memory, count)
+        if (work, team) not in self._works:
+            self._works[work, team] = self._work(work, team)
+        compiled.step(self._plan, self._works[work, team], memory, count)
 
     def _dimensions(self, weights: FastConformerWeights) -> Dimensions:
         sizes, head = self._sizes, weights.head
@@ -184,14 +184,14 @@ class FastConformerStep:
             "prompted": rows * sizes.prompted * 4,
         }
         for name, table in (("subsampling", self._subsampling), ("scratch", self._linears)):
-            parts |= {f"{name}.{part}": size for part, size in zip(Scratch._fields, table.scratch_bytes, strict=True)}
+            parts |= {f"{name}.{part}": size for part, size in zip(PARTS, table.scratch_bytes, strict=True)}
         return offsets_of(parts)
 
-    def _work(self, start: int) -> Work:
-        """Return the addresses of a work space that begins at `start`."""
+    def _work(self, start: int, team: int) -> Work:
+        """Return the addresses of a work space that begins at `start`, with those of a team."""
         places: dict[str, Any] = {name: start + offset for name, offset in self._offsets.items()}
         for name in ("subsampling", "scratch"):
-            places[name] = Scratch(*(places.pop(f"{name}.{part}") for part in Scratch._fields))
+            places[name] = Scratch.taken_from(places, f"{name}.", team)
         return Work(**places)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.vectors import ROW
-from model.published.compiled.linears import LinearTable, Scratch
+from model.published.compiled.linears import PARTS, LinearTable, Scratch
 from model.published.compiled.transducer import step
 from model.published.compiled.transducer.step import BEST_BYTES, Plan, Shapes, Tables, Work
 from model.published.compiled.transducer.weights import TransducerWeights
@@ -123,7 +123,7 @@ class CompiledNetworks:
             start = int(self._own.memory.ctypes.data)
             places: dict[str, Any] = {name: start + offset for name, offset in self._offsets.items()}
             for name in ("parts", "scores"):
-                places[name] = Scratch(*(places.pop(f"{name}.{part}") for part in Scratch._fields))
+                places[name] = Scratch.taken_from(places, f"{name}.")
             self._own.work = Work(**places)
         work: Work = self._own.work
         return work
@@ -140,7 +140,7 @@ class CompiledNetworks:
             "spare": row + ROW,
         }
         for name, table in (("parts", self._parts), ("scores", self._scores)):
-            sizes |= {f"{name}.{part}": size for part, size in zip(Scratch._fields, table.scratch_bytes, strict=True)}
+            sizes |= {f"{name}.{part}": size for part, size in zip(PARTS, table.scratch_bytes, strict=True)}
         return offsets_of(sizes)
 
 

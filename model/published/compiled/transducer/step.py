@@ -234,7 +234,7 @@ def _scores(plan: Plan, work: Work, row: int, out: int) -> None:
         int8_kernels.copy_bytes(out, work.scores.sums + row * wide, wide)
     else:
         sums = work.scores.sums + row * linear[PANELS] * PANEL_SUMS
-        scratch = Scratch(work.scores.inputs, sums, work.scores.hidden)
+        scratch = Scratch(work.scores.inputs, sums, work.scores.hidden, work.scores.team)
         finish(linear, NO_ACTIVATION, 1, scratch, out, linear[VECTORS] * ROW)
 
 

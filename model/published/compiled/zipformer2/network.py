@@ -103,20 +103,22 @@ class Zipformer2Step:
         )
         self.fresh = np.zeros(self._offset, np.uint8)
         self._offsets, self.work_bytes = self._work_offsets()
-        self._plans: dict[int, plans.Plan] = {}
+        self._plans: dict[tuple[int, int], plans.Plan] = {}  # by work space and team
 
     @property
     def weight_bytes(self) -> int:
         """Size of the weights that a step reads, in bytes."""
         return self._table.weight_bytes + self._arrays.nbytes
 
-    def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int) -> None:
+    def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int, team: int = 0, /) -> None:
         """Step `count` streams; see `CompiledStep.run`."""
-        if work not in self._plans:
+        if (work, team) not in self._plans:
             places = {name: work + offset for name, offset in self._offsets.items()}
-            scratch = Scratch(places.pop("inputs"), places.pop("sums"), places.pop("hidden"))
-            self._plans[work] = plans.Plan(self._sizes, self._constants, self._embedding, plans.Work(**places), scratch)
-        step(self._plans[work], memory, count)
+            scratch = Scratch.taken_from(places, team=team)
+            self._plans[work, team] = plans.Plan(
+                self._sizes, self._constants, self._embedding, plans.Work(**places), scratch
+            )
+        step(self._plans[work, team], memory, count)
 
     def _cache(self, floats: int) -> int:
         """Reserve a part of a stream's state; return its offset."""

@@ -175,6 +175,9 @@ def test_a_stream_does_not_depend_on_its_batch_slot_or_threads(name: str, intege
     together = results_of(CompiledSlots(step, capacity=ROWS, threads=2), windows)
     for threads in (1, 3, 4):
         assert results_of(CompiledSlots(step, capacity=ROWS, threads=threads), windows).tobytes() == together.tobytes()
+    for threads, rows in ((2, 1), (2, 3), (3, ROWS)):  # as a large network: products are divided, or rows
+        large = CompiledSlots(step, capacity=ROWS, threads=threads, large=0)
+        assert results_of(large, windows[:, :rows]).tobytes() == together[:, :rows].tobytes()
     for row in range(ROWS):
         slots = CompiledSlots(step, capacity=ROWS)
         alone = [slots.run(np.array([ROWS - 1 - row]), window[row : row + 1])[0] for window in windows]
@@ -215,7 +218,11 @@ def digest_of_folder(folder: Path) -> str:
     """Digest of the results of speech in floats and in integers, from samples to outputs."""
     found, digest = loaded(folder), hashlib.sha256()
     for integers in (False, True):
-        digest.update(results_of(CompiledSlots(found.step(integers=integers), capacity=ROWS), found.windows).tobytes())
+        step = found.step(integers=integers)
+        results = results_of(CompiledSlots(step, capacity=ROWS), found.windows)
+        few = results_of(CompiledSlots(step, capacity=ROWS, threads=2, large=0), found.windows[:, :2])
+        assert few.tobytes() == results[:, :2].tobytes()
+        digest.update(results.tobytes())
     return digest.hexdigest()
 
 
