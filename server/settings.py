@@ -88,7 +88,7 @@ class Settings(BaseSettings):
     reproducible: bool = False
     """Compute floats in tiles of a fixed size, so that log-probabilities are bit-identical in every batch."""
     threads: int = Field(0, ge=0)
-    """Compute threads of each engine, which divide the rows of a batch; 0 chooses by the cores and the model."""
+    """Compute threads of each engine, which divide a batch; 0 chooses by the cores and the model."""
 
     # Processes
 

@@ -252,7 +252,7 @@ PrecisionOption = Annotated[
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        help="Compute threads, which divide the rows of a batch. Default: all cores but one.",
+        help="Compute threads, which divide a batch. Default: all cores but one; with a large model, all.",
         default_factory=default_of("threads"),
         envvar="TUTTI_THREADS",
         min=0,
