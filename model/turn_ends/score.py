@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 RAMP_S = 0.2  # of silence: pauses that were measured last at least as long
 LEAST = 1e-4  # an answer counts as at least this far from 0 and from 1
@@ -58,6 +59,7 @@ def score_of(silence_s: float, answer: float | None = None) -> float:
     return SILENCE.score(silence_s) if answer is None else WITH_ANSWER.score(silence_s, answer)
 
 
+@lru_cache(1024)
 def delay_of(score: float, answer: float | None = None) -> float:
     """Return the silence after which the score is reached; infinite for 1."""
     return SILENCE.delay_s(score) if answer is None else WITH_ANSWER.delay_s(score, answer)

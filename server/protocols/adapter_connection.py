@@ -47,6 +47,7 @@ from server.streaming.transport import MessageLimit
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.adapter")
 # Opens a stream on another model, by name and language, for a connection. Raises: Refused, BatchingError.
+_WITH_TERMS = AfterAudio, Bias
 OpenModel = Callable[[Connection, str, str | None], Awaitable[ActiveSession]]
 
 
@@ -107,7 +108,7 @@ class AdapterConnection(PatientConnection):
         for action in pending:
             if not self._state.sends:
                 return
-            if isinstance(action, AfterAudio | Bias):
+            if isinstance(action, _WITH_TERMS):
                 phrases, prompt = action.phrases, "" if isinstance(action, AfterAudio) else action.prompt
                 read = partial(self._biases_of, phrases, prompt)
                 self._once_built((*phrases, prompt), read, partial(self._do_built, action, pending))

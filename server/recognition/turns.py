@@ -156,6 +156,7 @@ class Turns:
         self._fork_due = False  # whether a fork follows the events of the present step
         self._spoken_s = 0.0  # audio time at which speech last resumed, by level
         self._own: tuple[Word, ...] = ()  # words of the turn from the stream itself, as far as decoded
+        self._last: tuple[tuple[Word, ...], float] = (), 0.0  # words, and how long a turn that ends in them waits
         self._fork: _Fork | None = None  # the turn's last fork
         self._ended_s = -math.inf  # words that begin before this belong to an ended turn
         self._ended: _Fork | None = None  # of the last ended turn, until the stream is decoded up to it
@@ -267,7 +268,8 @@ class Turns:
         if self.state is TurnState.HELD:
             held = self.rules.holds_backchannel and (self._is_unsure(words) or may_acknowledge(words))
             return [] if held else [self._start(until_s, words)]
-        return self._resumed(until_s, words) if _texts(words) != self._eager else []
+        changed = self.state is TurnState.AWAITING and _texts(words) != self._eager
+        return self._resumed(until_s, words) if changed else []
 
     def _is_unsure(self, words: tuple[Word, ...]) -> bool:
         """Whether there are no words, or few open ones whose sound may turn out to be that of an acknowledgement."""
@@ -282,7 +284,7 @@ class Turns:
         return self._event(TurnKind.START, until_s, words)
 
     def _resumed(self, until_s: float, words: tuple[Word, ...]) -> list[TurnEvent]:
-        """Withdraw an early end."""
+        """Withdraw an early end that stands."""
         if self.state is not TurnState.AWAITING:
             return []
         self.state = TurnState.SPEAKING
@@ -312,7 +314,12 @@ class Turns:
 
     def _waits_s(self, words: Sequence[Word]) -> float:
         """Return how much longer than otherwise the turn waits for the rest of a number or name."""
-        return 0.0 if self._numbers is None or not words else wait_s(_texts(words[-LAST_WORDS:]), self._numbers)
+        if self._numbers is None:
+            return 0.0
+        last = tuple(words[-LAST_WORDS:])
+        if last != self._last[0]:
+            self._last = last, wait_s(_texts(last), self._numbers)
+        return self._last[1]
 
     def _is_eager(self, decoded_s: float, words: Sequence[Word]) -> bool:
         """Whether the early end is due: by the silence of the audio after a fork, else by that of the words."""
@@ -365,7 +372,7 @@ def update_s(words: int) -> float:
 
 
 def _texts(words: Sequence[Word]) -> tuple[str, ...]:
-    return tuple(word.text for word in words)
+    return tuple([word.text for word in words])
 
 
 def _differing(ours: Sequence[str], others: Sequence[str]) -> int:

@@ -42,8 +42,7 @@ class PushAudio:
     channel: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True):
     """Decode and recognize a message's audio. `refused` is called with the reason if that is not possible, at once or
     later; the connection closes after its actions.
     """

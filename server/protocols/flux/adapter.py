@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from model.ctc.words import joined, languages_of
+from model.ctc.words import Word, joined, languages_of
 from model.prompts import Prompts
 from server.errors import BadFrame, BadParameter, CloseReason
 from server.models.selection import is_english
@@ -26,6 +26,7 @@ from server.protocols.flux.messages import (
     FluxCode,
     FluxRequest,
     TurnInfo,
+    WordOut,
     configured,
     encode,
     hints_of,
@@ -63,7 +64,7 @@ from server.streaming.adapter import (
 )
 from server.streaming.outbox import FrameKind
 from server.text.acknowledgements import only_acknowledges
-from server.text.formatting import FormattedWord, Sentences
+from server.text.formatting import Sentences
 from server.text.redaction_kinds import number_language
 
 _FORMATTED = (TurnKind.EAGER, TurnKind.END)
@@ -111,7 +112,9 @@ class FluxAdapter:
         self._request_id = request_id
         self._extra = {"extra": request.extra} if request.extra else {}
         self._sequence = 0
-        self._eager: tuple[FormattedWord, ...] | None = None  # words of the early end that stands
+        self._eager: list[WordOut] | None = None  # words of the early end that stands
+        self._shown: tuple[Word, ...] = ()  # of the last event whose words are as recognized
+        self._written: list[WordOut] = []  # the same on the wire: most of them do not change
 
     def opened(self) -> Actions:
         """Send `Connected`: clients wait for it."""
@@ -228,8 +231,6 @@ class FluxAdapter:
         if turn.kind in (TurnKind.START, TurnKind.RESUMED):
             self._eager = None
         words = self._words(turn)
-        if turn.kind is TurnKind.EAGER:
-            self._eager = words
         payload = TurnInfo(
             self._request_id,
             self._next(),
@@ -237,8 +238,8 @@ class FluxAdapter:
             turn.index,
             round(turn.start_s, 3),
             round(turn.end_s, 3),
-            joined(formatted.text for formatted in words),
-            [word_out(formatted) for formatted in words],
+            joined([word.word for word in words]),
+            words,
             round(turn.score, 4),
             UNSET if turn.trigger is None else turn.trigger.value,
             languages_of(turn.words) or self._languages or UNSET,
@@ -249,13 +250,23 @@ class FluxAdapter:
         ended = turn.kind is TurnKind.END
         return SendFrame(encode(payload), FrameKind.FINAL if ended else FrameKind.OTHER, ended)
 
-    def _words(self, turn: TurnEvent) -> tuple[FormattedWord, ...]:
+    def _words(self, turn: TurnEvent) -> list[WordOut]:
         """Return the words with capitals and marks at an end, as recognized before; those of an early end stand."""
         if self._eager is not None:
             return self._eager
         if turn.kind in _FORMATTED:
-            return Sentences(self._style).final(turn.words, ends=True)
-        return tuple(FormattedWord(word, word.text) for word in turn.words)
+            words = [word_out(one.word, one.text) for one in Sentences(self._style).final(turn.words, ends=True)]
+            if turn.kind is TurnKind.EAGER:
+                self._eager = words
+            return words
+        kept = 0
+        for before, word in zip(self._shown, turn.words, strict=False):
+            if before is not word:
+                break
+            kept += 1
+        self._shown = turn.words
+        self._written[kept:] = [word_out(word, word.text) for word in turn.words[kept:]]
+        return self._written
 
     def _unparsable(self, why: str) -> Actions:
         """End the connection: the words so far, then `Error`, then the close."""

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from model.ctc.words import Word
 from model.prompts import Prompts
 from server.errors import BadFrame, BadParameter
 from server.models.selection import ModelNames, is_english
@@ -40,7 +41,7 @@ from server.recognition.keyterms.keyterms import Keyterms
 from server.recognition.request import Request
 from server.recognition.session_options import SessionOptions, finals_of
 from server.recognition.turns import TurnRules
-from server.text.formatting import FormattedWord, Style
+from server.text.formatting import Style
 
 END_THRESHOLDS = (0.5, 1.0)
 EAGER_THRESHOLDS = (0.3, 0.9)
@@ -101,10 +102,9 @@ class TurnInfo(msgspec.Struct, tag_field="type", tag="TurnInfo"):
     backchannel: bool | UnsetType = UNSET  # extension: true while the turn only acknowledges, "uh-huh"
 
 
-def word_out(formatted: FormattedWord) -> WordOut:
-    """Build one word."""
-    word = formatted.word
-    return WordOut(formatted.text, round(word.confidence, 4), round(word.start_s, 3), round(word.end_s, 3))
+def word_out(word: Word, text: str) -> WordOut:
+    """Build one word, which is written as `text`."""
+    return WordOut(text, round(word.confidence, 4), round(word.start_s, 3), round(word.end_s, 3))
 
 
 def thresholds_of(rules: TurnRules) -> dict[str, float]:

@@ -10,7 +10,18 @@ from typing import Any
 
 from model.ctc.words import Word
 from server.recognition.audio_digest import AudioMark
-from server.recognition.events import Event, Fallback, Final, Forked, ForkWords, StepTiming, UtteranceGap
+from server.recognition.events import (
+    Event,
+    Fallback,
+    Final,
+    Forked,
+    ForkWords,
+    Partial,
+    Silence,
+    SpeechStarted,
+    StepTiming,
+    UtteranceGap,
+)
 from server.recognition.results.result_order import ResultOrder, Unanswered
 from server.recognition.steps import Work
 
@@ -64,6 +75,7 @@ def _texts(words: Words) -> list[str]:
 
 
 Pending = PendingFinal | PendingFork
+_PLAIN = {Silence, Partial, SpeechStarted}  # sent as they are; most steps have no others
 Result = Event | Pending
 Due = Iterator[tuple[list[Event], StepTiming | None]]
 """Events that waited, step by step."""
@@ -162,6 +174,8 @@ class PendingFinals:
     def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Take a step's results; return the events that are due."""
         here = self._channels[channel]
+        if not here.held and _PLAIN.issuperset(map(type, results)):
+            return self._order.answered(channel, results)
         self._new += here.due_passes(results)
         self._forks += [one for one in results if isinstance(one, PendingFork)]
         if here.held or not all(one.resolved for one in results if isinstance(one, Pending)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from functools import lru_cache
 
 DIGITS = {
     "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8",
@@ -90,6 +91,7 @@ _SOMETIMES = {"one", "a"}.union(_LETTERS, _TIMES, ORDINALS, _LINKS, _ROUGH)
 """Words that are the same part anywhere, and those that depend on the words around them or on options."""
 
 
+@lru_cache(4096)
 def plain(text: str) -> str:
     """Return a word without its capitals and the marks around it."""
     return text.strip(_MARKS).casefold()
