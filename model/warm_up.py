@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _timed("levels of the audio", levels.warm_up, levels.write_levels)
     _timed("reading of n-grams", _read_ngrams, parse_rows)
     _timed("beam search", search, kernel.advance_streams)
-    _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).run([0]), vad.step)
+    _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).warm_up_step(1), vad.step)
     _timed("vectors of voices", lambda: load_speaker_model(1).run([0]), speakers.step)
     if asked.published:
         _timed("features of published models", warm_up_published, add_samples)

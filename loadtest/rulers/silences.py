@@ -13,10 +13,11 @@ import numpy as np
 from loadtest.rulers.turn_policies import HOLD_S, Span
 from model.evaluation.parts import parts_of
 from model.recordings import PCM, Utterance, read_pcm
+from model.vad import step as vad
 from model.vad.silero import SileroVad, VadSlots
 
 RATE = SileroVad.sample_rate
-WINDOW = SileroVad.step_samples
+WINDOW = vad.WINDOW
 QUIET = RATE // 5  # samples of the quietest part
 QUIETS = 10  # times that it is put after the recording
 ABOVE, BELOW = 0.5, 0.35  # probabilities at which speech begins and ends
@@ -111,6 +112,6 @@ def _windows(pcm: PCM) -> list[PCM]:
     return [pcm[first : first + WINDOW] for first in range(0, len(pcm) - WINDOW + 1, WINDOW)]
 
 
-def _step(vad: VadSlots, window: PCM) -> float:
-    vad.inputs[0] = window
-    return float(vad.run([0])[0, 0])
+def _step(slots: VadSlots, window: PCM) -> float:
+    slots.inputs[0, :WINDOW], slots.inputs[0, -1] = window, 1
+    return float(slots.run([0])[0, 0])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from loadtest.rulers.playing import PIECE_SAMPLES
 from model.vad.silero import SileroVad
+from model.vad.step import WINDOW
 
 STOP_S = 0.2  # `VADParams.stop_secs`
 CONFIDENCE, MIN_VOLUME = 0.7, 0.6  # a window is speech from both on
@@ -44,7 +45,7 @@ class Voice:
 
     def __init__(self, vad: SileroVad | None = None) -> None:
         vad = SileroVad.load() if vad is None else vad
-        self.window, self.rate = vad.step_samples, vad.sample_rate
+        self.window, self.rate = WINDOW, vad.sample_rate
         self._slots = vad.slots(capacity=1, largest=1)
 
     def stops(self, samples: Samples) -> Stops:
@@ -81,7 +82,7 @@ class Voice:
         return end_s
 
     def _probability(self, window: Samples) -> float:
-        self._slots.inputs[0] = window
+        self._slots.inputs[0, :WINDOW], self._slots.inputs[0, -1] = window, 1
         return float(self._slots.run([0])[0, 0])
 
 

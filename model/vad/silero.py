@@ -21,11 +21,9 @@ from model.int8.vectors import LANES
 from model.published.compiled.slots import CompiledStates
 from model.published.graphs.onnx_file import float_tensors
 from model.vad import step as compiled
-from model.vad.step import BANDS, BLOCK, FLOAT, FRAMES, HIDDEN, HOP, STATE_BYTES, WIDTHS, WINDOW
+from model.vad.step import BANDS, BLOCK, FLOAT, FRAMES, HIDDEN, HOP, ROW_SAMPLES, STATE_BYTES, WIDTHS, WINDOW, WINDOWS
 
 SHIPPED = SHIPPED_WEIGHTS / "silero-vad-6.onnx"
-CHUNKS = (1, 2, 3, 4, 8)
-"""Numbers of windows per stream of a call; a step of the recognizer has two or three."""
 
 Floats = NDArray[np.float32]
 
@@ -34,7 +32,7 @@ class SileroVad:
     """Voice activity model: probability of speech in each 32 ms of 16-bit audio at 16 kHz."""
 
     sample_rate = 16_000
-    step_samples = WINDOW
+    step_samples = WINDOWS * WINDOW  # of a row, at most
 
     def __init__(self, tensors: Mapping[str, Floats], digest: str = "") -> None:
         """`tensors`: the graph's weights by name; `digest`: of its file.
@@ -100,12 +98,17 @@ class SileroVad:
 
 
 class VadSlots:
-    """The network with slots for its streams; implements `batching.SlotModel` and its `Chunked`."""
+    """The network with slots for its streams; implements `batching.SlotModel` and its `WarmupSizes`.
+
+    A row of `inputs` has up to `WINDOWS` windows of 512 samples, and last their number: those of a recognizer's step
+    come together.
+    """
 
     def __init__(self, model: SileroVad, *, capacity: int, largest: int) -> None:
         self.capacity = capacity
-        self.inputs: NDArray[Any] = np.zeros((min(largest, capacity), WINDOW), np.int16)
-        self.chunk_steps: Sequence[int] = [steps for steps in CHUNKS if steps <= len(self.inputs)]
+        self.inputs: NDArray[Any] = np.zeros((min(largest, capacity), ROW_SAMPLES), np.int16)
+        rows = len(self.inputs)
+        self.warmup_sizes = [*(2**power for power in range((rows - 1).bit_length())), rows]
         self.state_bytes = STATE_BYTES
         self._states = CompiledStates(np.zeros(STATE_BYTES, np.uint8), capacity=capacity)
         self.reset, self.export, self.restore = self._states.reset, self._states.export, self._states.restore
@@ -114,21 +117,19 @@ class VadSlots:
         self._network = (model.weights, work)
         self._slots = np.zeros(len(self.inputs), np.int64)
 
-    def run(self, slots: Sequence[int], steps: int = 1) -> Floats:
-        """Advance slot `slots[i]` by `steps` windows, on rows i * steps … i * steps + steps - 1 of `inputs`.
-
-        Returns: the probability of speech in each window, (B * steps, 1).
-        """
-        count, block = len(slots), BLOCK // steps
+    def run(self, slots: Sequence[int]) -> Floats:
+        """Advance slot `slots[i]` by the windows of row i. Returns: probabilities of speech, (B, WINDOWS), else 0."""
+        count, states = len(slots), self._states
         self._slots[:count] = slots
-        out = np.empty((count * steps, 1), np.float32)
-        samples, places, results = self.inputs.ctypes.data, self._slots.ctypes.data, out.ctypes.data
-        slab, stride = self._states.slab.ctypes.data, self._states.stride
-        for first in range(0, count, block):
-            row = first * steps
-            memory = (samples + row * WINDOW * 2, places + first * 8, slab, stride, results + row * FLOAT)
-            compiled.step(self._network, memory, min(block, count - first), steps)
+        out = np.zeros((count, WINDOWS), np.float32)
+        rows, places, results = self.inputs.ctypes.data, self._slots.ctypes.data, out.ctypes.data
+        compiled.step(self._network, (rows, places, states.slab.ctypes.data, states.stride, results), count)
         return out
+
+    def warm_up_step(self, rows: int) -> None:
+        """Run a batch of full rows."""
+        self.inputs[:rows, -1] = WINDOWS
+        self.run(range(rows))
 
 
 def _work() -> tuple[NDArray[np.uint8], compiled.Work]:

@@ -1,8 +1,8 @@
 """Compiled step of the Silero network: windows of 16-bit samples to probabilities of speech, in float32.
 
 Short-time Fourier transform, four convolutions over its frames, an LSTM and a linear layer. A stream's windows are
-independent up to the LSTM. Every product adds its terms in order, so a row has the same bits in every batch, chunk and
-on every processor.
+independent up to the LSTM. Every product adds its terms in order, so a window has the same bits in every row, batch
+and on every processor.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
-from model.machine.compiled import compiled, entry_point, float32_at, int64_at
+from model.machine.compiled import compiled, entry_point, float32_at, int64_at, uint16_at
 from model.published.compiled.float_product import float_product
 from model.published.compiled.kernels import floats_to_floats, relu
 
-WINDOW = 512  # samples of a step
-CONTEXT = 64  # samples of the previous window that a step reads again, and samples that it mirrors at its end
-FRAMES, HOP = 4, 128  # of the transform in a step; a frame has two hops
+WINDOW = 512  # samples
+WINDOWS = 8  # most windows of a row: as many as a step of 240 ms of the recognizer completes
+ROW_SAMPLES = WINDOWS * WINDOW + 1  # the last number of a row is that of its windows
+CONTEXT = 64  # samples of the previous window that a window reads again, and samples that it mirrors at its end
+FRAMES, HOP = 4, 128  # of the transform in a window; a frame has two hops
 BANDS = 144  # 129 frequencies of a frame, padded to whole vectors
 WIDTHS = (128, 64, 64, 128)  # channels after each convolution
 HIDDEN = 128
 STATE_BYTES = 4 * (2 * HIDDEN + CONTEXT)
 """State of a stream, float32: output and cell of the LSTM, and the last samples."""
-BLOCK = 16
-"""Most windows of a compiled call: their work space fits the second-level cache next to the weights."""
+STREAMS = 2  # whose rows are computed together
+BLOCK = STREAMS * WINDOWS
+"""Most windows that are computed together: their work space fits the second-level cache next to the weights."""
 
 SAMPLES = CONTEXT + WINDOW + CONTEXT
 TAPS = 3
@@ -140,22 +143,40 @@ def speech(v: Vectors, output: Any, weights: Any, bias: Any, out: Any) -> None:
 
 
 @entry_point
-def step(network: tuple[Weights, Work], memory: tuple[int, int, int, int, int], count: int, steps: int) -> None:
-    """Advance `count` streams by `steps` windows each, at most `BLOCK` windows in total.
+def step(network: tuple[Weights, Work], memory: tuple[int, int, int, int, int], count: int) -> None:
+    """Advance `count` streams by the windows of their rows.
 
-    `memory`: addresses of the samples (count * steps, WINDOW) int16, of the slots (count,) int64, of the slab of
-    states, the bytes from one state to the next, and the address of the probabilities (count * steps,) float32.
+    `memory`: addresses of the rows (count, ROW_SAMPLES) int16, of the slots (count,) int64, of the slab of states, the
+    bytes from one state to the next, and the address of the probabilities (count, WINDOWS) float32.
     """
+    rows, slots, slab, stride, out = memory
+    for first in range(0, count, STREAMS):
+        part = (rows + first * ROW_SAMPLES * 2, slots + first * 8, slab, stride, out + first * WINDOWS * FLOAT)
+        _advance(network, part, min(STREAMS, count - first))
+
+
+@compiled
+def _advance(network: tuple[Weights, Work], memory: tuple[int, int, int, int, int], count: int) -> None:
+    """Advance at most `STREAMS` streams."""
     weights, work = network
-    samples, slots, slab, stride, _ = memory
+    rows, slots, slab, stride, _ = memory
+    steps = 0
+    for stream in range(count):
+        steps = max(steps, _windows(rows, stream))
     for stream in range(count):
         state = slab + int64_at(slots)[stream] * stride
-        for window in range(steps):
-            row = stream * steps + window
-            _transform(work, state + 2 * HIDDEN * FLOAT, samples + row * WINDOW * 2, row)
+        for window in range(_windows(rows, stream)):
+            shorts = rows + (stream * ROW_SAMPLES + window * WINDOW) * 2
+            _transform(work, state + 2 * HIDDEN * FLOAT, shorts, stream * steps + window)
     _convolve(weights, work, count * steps)
     for window in range(steps):
         _recur(weights, work, memory, (count, steps), window)
+
+
+@compiled
+def _windows(rows: int, stream: int) -> int:
+    """Return the number of windows in a row."""
+    return min(int(uint16_at(rows)[stream * ROW_SAMPLES + WINDOWS * WINDOW]), WINDOWS)
 
 
 @compiled
@@ -220,8 +241,8 @@ def _gate_sums(left: int, rows: int, weights: int, out: int) -> None:
 def _recur(
     weights: Weights, work: Work, memory: tuple[int, int, int, int, int], shape: tuple[int, int], window: int
 ) -> None:
-    """Advance all streams over one of their windows, to its probability; `shape`: streams, windows of each."""
-    _, slots, slab, stride, out = memory
+    """Advance all streams that have this window over it, to its probability; `shape`: streams, most windows of one."""
+    rows, slots, slab, stride, out = memory
     count, steps = shape
     gates = 4 * HIDDEN * FLOAT
     for stream in range(count):
@@ -230,7 +251,9 @@ def _recur(
             float32_at(work.states)[stream * HIDDEN + i] = float32_at(state)[i]
     _gate_sums(work.states, count, weights.recurrent, work.recurrent)
     for stream in range(count):
+        if window >= _windows(rows, stream):
+            continue
         row, state = stream * steps + window, slab + int64_at(slots)[stream] * stride
         advance_cell(work.inputs + row * gates, work.recurrent + stream * gates, weights.gates, state)
         speech(state, weights.head, weights.head_bias, work.probability)
-        float32_at(out)[row] = float32_at(work.probability)[0]
+        float32_at(out)[stream * WINDOWS + window] = float32_at(work.probability)[0]

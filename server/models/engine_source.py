@@ -53,7 +53,7 @@ class AuxiliaryModel(BatchedModel, Protocol):
 
     @property
     def step_samples(self) -> int:
-        """Samples of a step, at 16 kHz."""
+        """Most samples of a row, at 16 kHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,13 @@ class EnginePlan:
     resting: int = 0  # streams that can be open besides, because as many rest
 
     @classmethod
-    def of(cls, settings: Settings, config: ModelDescription, name: str, step_samples: int | None = None) -> EnginePlan:
-        """Return the plan of a model's engine; `step_samples`: of an auxiliary model's engine."""
-        forks = settings.fork_slots if step_samples is None else 0
-        step_samples = step_samples or config.step_samples
+    def of(cls, settings: Settings, config: ModelDescription, name: str, row_samples: int | None = None) -> EnginePlan:
+        """Return the plan of a model's engine; `row_samples`: most samples of a row in an auxiliary model's engine.
+
+        Such a row has the windows of one step of the model, or a part of them.
+        """
+        forks = settings.fork_slots if row_samples is None else 0
+        step_samples = config.step_samples // -(-config.step_samples // (row_samples or config.step_samples))
         longest_s = max(settings.max_backlog_s, MAX_BACKLOG_S)
         flushes = FLUSHES * (config.flush_steps + 2)
         return cls(

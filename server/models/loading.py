@@ -32,7 +32,7 @@ from server.settings import Settings
 Load = Callable[[ModelEntry | None, Settings], "LoadedModel"]
 """Loads one model by its own settings; None stands for the one that no entry names."""
 AUXILIARY_HZ = SPEAKER_HZ  # sample rate of auxiliary models
-WINDOWS = {Auxiliary.VAD: 512, Auxiliary.SPEAKERS: SPEAKER_WINDOW}  # their steps, in samples
+WINDOWS = {Auxiliary.VAD: 512, Auxiliary.SPEAKERS: SPEAKER_WINDOW}  # in samples; `TOGETHER` has those of a row
 
 
 def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], dict[Auxiliary, EngineSource]]:

@@ -27,7 +27,7 @@ from server.recognition.decoding.segment_threads import threads_of
 from server.recognition.engines import Engines
 from server.recognition.recognizer import Recognizer
 from server.recognition.segments.endpointing import VoiceRules
-from server.recognition.steps import Auxiliary
+from server.recognition.steps import TOGETHER, Auxiliary
 from server.recognition.turn_questions import TurnQuestions
 from server.recognition.whisper.timed_pass import TimedPass
 from server.recognition.whisper.whisper_decoder import WhisperDecoder
@@ -78,7 +78,6 @@ class ServiceBuilder:
         voice = self._voice(model)
         recognizer = Recognizer(
             config,
-            model.decoder,
             metrics,
             engines=self._engines(model),
             slots=self._slots(model.name, config, metrics),
@@ -163,7 +162,7 @@ class ServiceBuilder:
         plan = EnginePlan.of(settings, facts.config, f"model {model.name}")
         make_auxiliary = {}
         for kind, source in self._auxiliary_of(model).items():
-            small = EnginePlan.of(settings, facts.config, f"{kind} {model.name}", WINDOWS[kind])
+            small = EnginePlan.of(settings, facts.config, f"{kind} {model.name}", WINDOWS[kind] * TOGETHER[kind])
             make_auxiliary[kind] = source.maker(small, next(self._step_tokens), clock)
         return Engines(
             model.engines.maker(plan, step_token, clock), make_auxiliary, step_samples=facts.row_samples, clock=clock

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from batching.events import BatchDone, EngineEvent, EngineStopped, StateExported, StreamClosed, StreamFailed, WarmedUp
-from model.ctc.interface import Decoder
 from model.description import ModelDescription
 from server.coordination.coordinator import ModelSlots
 from server.coordination.slots import StreamLease
@@ -32,7 +31,6 @@ class Recognizer:
     def __init__(
         self,
         config: ModelDescription,
-        decoder: Decoder,
         metrics: ModelMetrics,
         *,
         engines: Engines,
@@ -50,7 +48,7 @@ class Recognizer:
         self.engines = engines
         self.slots = slots
         self._step_s = config.step_samples / config.sample_rate
-        self._decoder = BatchDecoder(decoder, metrics, clock, second_pass, self._on_second_pass)
+        self._decoder = BatchDecoder(metrics, clock, second_pass, self._on_second_pass)
         self._metrics = metrics
         self._budget_s = budget_s
         self._clock = clock

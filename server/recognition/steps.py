@@ -29,11 +29,15 @@ class Auxiliary(StrEnum):
     SPEAKERS = "speakers"  # vectors of voices
 
 
-class Follower(Protocol):
-    """Takes the results of an auxiliary model for one channel, window by window."""
+TOGETHER = {Auxiliary.VAD: 8, Auxiliary.SPEAKERS: 1}
+"""Most windows in a row of an auxiliary model. A row that may have several ends with their number."""
 
-    def take(self, end_sample: int, result: Any) -> None:
-        """Take the result of the window that ends at `end_sample`."""
+
+class Follower(Protocol):
+    """Takes the results of an auxiliary model for one channel, row by row."""
+
+    def take(self, row: WindowTag, result: Any) -> None:
+        """Take the result of a row."""
 
     def covers(self, end_sample: int) -> bool:
         """Return whether the results of all whole windows up to this sample are known."""
@@ -62,10 +66,11 @@ class StepTag(msgspec.Struct, frozen=True, gc=False):
 
 
 class WindowTag(msgspec.Struct, frozen=True, gc=False):
-    """End of a window of an auxiliary model, in model-rate samples of its channel."""
+    """A row of an auxiliary model: the end of its last window, in model-rate samples of its channel."""
 
     end_sample: int
     model: Auxiliary = Auxiliary.VAD
+    windows: int = 1
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -94,22 +99,28 @@ class _Windows:
     """Cuts one channel into the windows of an auxiliary model."""
 
     def __init__(self, model: Auxiliary, samples: int) -> None:
-        self._model, self._samples = model, samples
-        self._tiler = Tiler(samples)
+        self._model, self._samples, self._together = model, samples, TOGETHER[model]
+        self._rest = np.zeros(0, np.int16)
         self._end = 0  # model-rate samples in whole windows
 
     def saved(self) -> SavedWindows:
-        return SavedWindows(self._end, self._tiler.rest.tobytes())
+        return SavedWindows(self._end, self._rest.tobytes())
 
     def restore(self, saved: SavedWindows) -> None:
-        self._end = saved.end
-        self._tiler.push(np.frombuffer(saved.rest, np.int16))
+        self._end, self._rest = saved.end, np.frombuffer(saved.rest, np.int16)
 
     def cut(self, channel: int, pcm: PCM) -> list[Work]:
-        work: list[Work] = []
-        for tile in self._tiler.push(pcm):
-            self._end += self._samples
-            work.append(Work(channel, tile, WindowTag(self._end, self._model)))
+        pcm = np.concatenate((self._rest, pcm))
+        whole, work = len(pcm) // self._samples, list[Work]()
+        for first in range(0, whole, self._together):
+            count = min(self._together, whole - first)
+            row = pcm[first * self._samples : (first + count) * self._samples]
+            if self._together > 1:
+                row, windows = np.zeros(self._together * self._samples + 1, np.int16), row
+                row[: len(windows)], row[-1] = windows, count
+            self._end += count * self._samples
+            work.append(Work(channel, row, WindowTag(self._end, self._model, count)))
+        self._rest = pcm[whole * self._samples :]
         return work
 
 
@@ -144,7 +155,7 @@ class StepCutter:
         self._lead_samples = config.lead_samples
         self._lead = np.zeros(self._lead_samples, np.int16) if self._lead_samples else None
         self._windows = [_Windows(model, samples) for model, samples in windows.items()]
-        self._plain = self._resampler is None and self._lead is None and not self._windows
+        self._plain = self._resampler is None and self._lead is None
         self._received = 0  # samples, at the client's rate
         self._flushed = 0  # samples, at the client's rate, before the last flush
         self._base_sample = 0  # model-rate samples before the last flush
@@ -233,11 +244,13 @@ class StepCutter:
             self._skip_in, pcm = self._skip_in - skipped, pcm[skipped:]
         if not self._plain:
             return self._cut(self._resampler.resample(pcm) if self._resampler else pcm, now)
-        # As `_cut` at the model's rate without lead and windows; most streams use it, at a third of the time.
+        # As `_cut` at the model's rate without lead; most streams use it, at a third of the time.
         size, steps = self.step_samples, self._steps
         tiles = [pcm] if len(pcm) == size and not steps.filled else steps.push(pcm)
         work: list[Work] = []
         for tile in tiles:
+            if self._windows:
+                work += self._windows_of(tile)
             self._pushed += size
             end_s = (self._flushed + self._pushed) / self._sample_rate
             tag = StepTag(self._base_sample + self._pushed, end_s, Marker.AUDIO, now)
@@ -339,7 +352,7 @@ class StepCutter:
         self.kept.append(tile)
         self._pushed += len(tile)
         self._again -= 1
-        self._plain = not self._again and self._resampler is None and self._lead is None and not self._windows
+        self._plain = not self._again and self._resampler is None and self._lead is None
 
     def _windows_of(self, step: PCM) -> list[Work]:
         """Return the windows completed by the samples of the next step, without its part of the lead."""

@@ -21,11 +21,12 @@ from batching.events import BatchDone, EngineEvent
 from model.errors import CheckpointError
 from model.recordings import PCM, read_pcm
 from model.vad.silero import SHIPPED, SileroVad
+from model.vad.step import WINDOW, WINDOWS
 from tests.support.needs import need_package
 from tests.support.servers.fakes import WAIT_S
 
 SAMPLES = Path(__file__).parents[2] / "model" / "samples"
-STEP = SileroVad.step_samples
+STEP = WINDOW
 DIGEST = "f2ff8ee5456776bb76cd9b5d138c2f36b7b60ecef93dfbfc531f7e5df7673a92"
 
 
@@ -41,6 +42,13 @@ def recordings() -> dict[str, PCM]:
         "square": np.where(np.sin(2 * np.pi * 100 * seconds) > 0, 32_767, -32_768).astype(np.int16),
     }
     return {name: pcm[: len(pcm) // STEP * STEP] for name, pcm in found.items()}
+
+
+def row_of(windows: PCM) -> PCM:
+    """Return the row of an engine with these windows, (S,)."""
+    row = np.full(SileroVad.step_samples + 1, 9_999, np.int16)  # what follows the windows has no effect
+    row[: len(windows)], row[-1] = windows, len(windows) // WINDOW
+    return row
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +79,11 @@ def through_engine(vad: SileroVad, recorded: dict[str, PCM]) -> dict[str, np.nda
     slots = vad.slots(capacity=32, largest=32)
     engine = Engine(slots, policy=Policy.EAGER, max_queued=1_000, deliver=events.put)
     names = {engine.open(): name for name in recorded}
-    for first in range(0, max(map(len, recorded.values())), STEP):
+    for first in range(0, max(map(len, recorded.values())), SileroVad.step_samples):
         for stream, name in names.items():
             if first < len(recorded[name]):
-                engine.push(stream, recorded[name][first : first + STEP])
+                windows = recorded[name][first : first + SileroVad.step_samples]
+                engine.push(stream, row_of(windows), tag=len(windows) // WINDOW)
     engine.start()
     answers: dict[str, list[float]] = {name: [] for name in recorded}
     sizes: set[int] = set()
@@ -83,8 +92,10 @@ def through_engine(vad: SileroVad, recorded: dict[str, PCM]) -> dict[str, np.nda
         event = events.get(timeout=WAIT_S)
         assert isinstance(event, BatchDone), event
         sizes.add(len(set(event.streams)))
-        for stream, output in zip(event.streams, event.outputs, strict=True):
-            answers[names[stream]].append(output.item())
+        for stream, count, output in zip(event.streams, event.tags, event.outputs, strict=True):
+            assert isinstance(count, int)
+            answers[names[stream]] += output[:count].tolist()
+            assert not output[count:].any()
     engine.stop(WAIT_S)
     assert max(sizes) == len(recorded)
     return {name: np.array(found) for name, found in answers.items()}
@@ -112,18 +123,34 @@ def test_speech_has_a_high_probability_and_silence_and_noise_a_low_one(vad: Sile
 def test_a_row_has_the_same_bits_in_every_batch(vad: SileroVad) -> None:
     rows, steps = 48, 3
     dice = np.random.default_rng(0)
-    audio = dice.integers(-9_000, 9_000, (steps, rows, STEP)).astype(np.int16)
+    audio = dice.integers(-9_000, 9_000, (steps, rows, SileroVad.step_samples)).astype(np.int16)
 
     def run(members: range) -> list[tuple[bytes, bytes]]:
         slots = vad.slots(capacity=rows, largest=rows)
         for step in audio:
-            slots.inputs[: len(members)] = step[members.start :]
+            for row, number in enumerate(members):
+                slots.inputs[row] = row_of(step[number, : number % (WINDOWS + 1) * WINDOW])
             outputs = slots.run(members)
         return [(row.tobytes(), slots.export(slot)) for row, slot in zip(outputs, members, strict=True)]
 
     whole = run(range(rows))
     for size in range(1, rows):
         assert run(range(rows - size, rows)) == whole[rows - size :], size
+
+
+def test_windows_have_the_same_bits_however_many_a_row_has(vad: SileroVad) -> None:
+    (pcm,) = (pcm for name, pcm in recordings().items() if name == "noise")
+
+    def run(counts: list[int]) -> tuple[list[float], bytes]:
+        slots, at, found = vad.slots(capacity=1, largest=1), 0, list[float]()
+        for count in counts:
+            slots.inputs[0] = row_of(pcm[at * WINDOW : (at + count) * WINDOW])
+            found += slots.run([0])[0, :count].tolist()
+            at += count
+        return found, slots.export(0)
+
+    windows = len(pcm) // WINDOW
+    assert run([1] * windows) == run([8] * (windows // 8) + [windows % 8]) == run([3, 0, 5] * (windows // 8) + [6])
 
 
 def test_the_bits_are_the_same_on_every_processor(vad: SileroVad) -> None:
@@ -133,8 +160,8 @@ def test_the_bits_are_the_same_on_every_processor(vad: SileroVad) -> None:
     for pcm in recordings().values():
         slots.reset(0)
         for window in pcm.reshape(-1, STEP):
-            slots.inputs[0] = window
-            digest.update(slots.run([0]).tobytes())
+            slots.inputs[0] = row_of(window)
+            digest.update(slots.run([0])[:, :1].tobytes())
         digest.update(slots.export(0))
     assert digest.hexdigest() == DIGEST
 

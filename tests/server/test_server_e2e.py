@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import json
 import statistics
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from server.recognition.steps import Auxiliary
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.recognizers.array_slots import Array, ArraySlots, Row, State
+from tests.support.servers.recognizers.array_slots import Array, State
+from tests.support.servers.recognizers.level_vad import LevelVad
 from tests.support.servers.recognizers.spelling import CONFIG, GatedSpellingModel, SpellingModel, silence, spell
 
 Start = Callable[..., LiveServer]
@@ -187,25 +187,6 @@ def test_a_dead_engine_ends_every_stream_and_readiness(live_server: Start) -> No
     with pytest.raises(InvalidStatus) as refused:
         server.listen()
     assert refused.value.response.status_code == 503
-
-
-class LevelVad:
-    """A VAD model that takes non-zero samples for speech. 512 samples a step."""
-
-    step_samples = 512
-    input_spec = (step_samples,), np.int16
-    state_spec: Mapping[str, Row] = {}
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
-        return ArraySlots(self, capacity=capacity, largest=largest)
-
-    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
-        self.gate.wait(timeout=20)
-        return 0.1 + 0.8 * (inputs != 0).any(axis=1, keepdims=True).astype(np.float32), state
 
 
 def test_results_with_voice_activity_do_not_depend_on_which_engine_is_faster(live_server: Start) -> None:

@@ -13,7 +13,6 @@ import structlog
 from numpy.typing import NDArray
 
 from batching.events import BatchDone
-from model.ctc.interface import Decoder
 from model.ctc.words import Word
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession, EventSink
@@ -101,6 +100,10 @@ class Route:
         self.held: deque[tuple[Row, Outputs] | bytes | Callable[[], None]] = deque()
         self.states: dict[Auxiliary, deque[bytes]] = {model: deque() for model in channel.followed}
 
+    def is_covered(self, end_sample: int) -> bool:
+        """Whether the auxiliary models have answered for the audio up to this sample."""
+        return not self.channel.followed or all(one.covers(end_sample) for one in self.channel.followed.values())
+
     def take_row(self) -> tuple[Row, Outputs] | None:
         """Return the oldest held row, if the session is open and its auxiliary models have answered for its audio.
 
@@ -111,7 +114,7 @@ class Route:
             if isinstance(oldest, bytes):
                 return None
             if isinstance(oldest, tuple):
-                if not all(one.covers(oldest[0].tag.end_sample) for one in self.channel.followed.values()):
+                if not self.is_covered(oldest[0].tag.end_sample):
                     return None
                 self.held.popleft()
                 return oldest
@@ -138,14 +141,12 @@ class BatchDecoder:
 
     def __init__(
         self,
-        decoder: Decoder,
         metrics: ModelMetrics,
         clock: Callable[[], float],
         second_pass: SegmentPass,
         on_second_pass: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         """`on_second_pass` receives the outcomes of live streams' second passes."""
-        self._decoder = decoder
         self._metrics = metrics
         self._clock = clock
         self._second_pass, self._on_second_pass = second_pass, on_second_pass
@@ -169,7 +170,7 @@ class BatchDecoder:
             if route is None or not isinstance(tag, StepTag):
                 continue
             row = Row(tag, batch.queue_wait_s[i], timing)
-            if not route.channel.followed:
+            if not route.held and route.is_covered(tag.end_sample):
                 indices.append(i)
                 due.append((route, row))
             else:
@@ -182,14 +183,13 @@ class BatchDecoder:
             self._decode_held(holding)
 
     def take_windows(self, batch: BatchDone, routes: Routes) -> None:
-        """Take results of an auxiliary model, (B, 1) or (B, V), and decode the rows that waited for them."""
+        """Take results of an auxiliary model, (B, …), and decode the rows that waited for them."""
         waiting: dict[int, Route] = {}
-        results = batch.outputs[:, 0].tolist() if batch.outputs.shape[1] == 1 else batch.outputs
-        for stream, tag, result in zip(batch.streams, batch.tags, results, strict=True):
+        for stream, tag, result in zip(batch.streams, batch.tags, batch.outputs, strict=True):
             route = routes.get(stream)
             if route is not None and isinstance(tag, WindowTag) and tag.model in route.channel.followed:
                 follower, oldest = route.channel.followed[tag.model], route.held[0] if route.held else None
-                follower.take(tag.end_sample, result)
+                follower.take(tag, result)
                 if isinstance(oldest, tuple) and follower.covers(oldest[0].tag.end_sample):
                     waiting[stream] = route
         self._decode_held(waiting.values())
@@ -256,14 +256,11 @@ class BatchDecoder:
 
     def _advance(self, channels: Sequence[Segmenter], outputs: Outputs) -> None:
         """Advance the states over their rows, grouped by grammar; most streams have none."""
-        others = {channel.segment.decoder for channel in channels if channel.segment.decoder is not self._decoder}
-        if not others:
-            self._decoder.advance([channel.segment.state for channel in channels], outputs)
-            return
-        for decoder in (self._decoder, *others):
+        decoders = {channel.segment.decoder for channel in channels}
+        for decoder in decoders:
             rows = [row for row, channel in enumerate(channels) if channel.segment.decoder is decoder]
-            if rows:
-                decoder.advance([channels[row].segment.state for row in rows], outputs[rows])
+            chosen = outputs if len(rows) == len(channels) else outputs[rows]
+            decoder.advance([channels[row].segment.state for row in rows], chosen)
 
     def start_second_passes(self, active: StreamOwner) -> None:
         """Submit the finals whose second pass is due; their steps, and all later results, wait for them."""

@@ -6,9 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from model.ctc.words import Word
 from model.turn_ends.score import delay_of
 from server.recognition.saved_state import SavedVoice
+from server.recognition.steps import WindowTag
 from server.text.redaction_kinds import NumberLanguage
 from server.text.unfinished import LAST_WORDS, wait_s
 
@@ -105,7 +109,7 @@ class VoiceActivity:
         self.ends_speech = rules.ends_speech
         self._window_samples = rules.window_samples
         self._window_s = rules.window_samples / sample_rate
-        self._ahead: deque[tuple[int, float]] = deque()  # (end sample, probability), not yet counted
+        self._ahead: deque[tuple[int, Sequence[float]]] = deque()  # (end sample, probabilities), not yet counted
         self._known = 0  # samples whose probability is known
         self.speaking = False
         self._silent_windows = 0
@@ -123,10 +127,10 @@ class VoiceActivity:
         """Continue from a snapshot."""
         self.speaking, self._silent_windows = saved.speaking, saved.silent_windows
 
-    def take(self, end_sample: int, result: float) -> None:
-        """Take the probability of speech in the window that ends at `end_sample`."""
-        self._ahead.append((end_sample, result))
-        self._known = end_sample
+    def take(self, row: WindowTag, result: NDArray[np.float32]) -> None:
+        """Take the probabilities of speech in the windows of a row, (W,), of which only the first may be windows."""
+        self._ahead.append((row.end_sample, result[: row.windows].tolist()))
+        self._known = row.end_sample
 
     def known_to(self, end_sample: int) -> None:
         """Record that the windows up to this sample were counted before a snapshot."""
@@ -140,11 +144,13 @@ class VoiceActivity:
         """Count the windows up to this sample; return the seconds since speech began in them, or None if it did not."""
         began: float | None = None
         while self._ahead and self._ahead[0][0] <= end_sample:
-            end, probability = self._ahead.popleft()
-            self._silent_windows = self._silent_windows + 1 if probability < SILENCE_BELOW else 0
-            if probability > SPEECH_ABOVE and not self.speaking:
-                self.speaking = True
-                began = (end_sample - end + self._window_samples) / self._window_samples * self._window_s
+            end, probabilities = self._ahead.popleft()
+            for after, probability in enumerate(probabilities, start=1 - len(probabilities)):
+                self._silent_windows = self._silent_windows + 1 if probability < SILENCE_BELOW else 0
+                if probability > SPEECH_ABOVE and not self.speaking:
+                    self.speaking = True
+                    before = end_sample - end + (1 - after) * self._window_samples
+                    began = before / self._window_samples * self._window_s
         return began
 
     def quiet(self) -> None:

@@ -16,6 +16,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
+
 from model.description import ModelDescription
 from server.audio.pcm import PCM
 from server.recognition.events import Event
@@ -186,8 +188,9 @@ class Rest:
 
     def _skipped(self, step: Work, windows: list[Work], tag: StepTag) -> Iterator[StepTag]:
         for window in windows:
-            assert window.tag == WindowTag(window.tag.end_sample, Auxiliary.VAD), "streams with speakers do not rest"
-            self._channel.followed[Auxiliary.VAD].take(window.tag.end_sample, 0.0)
+            assert isinstance(window.tag, WindowTag), "steps are in `step`"
+            assert window.tag.model is Auxiliary.VAD, "streams with speakers do not rest"
+            self._channel.followed[Auxiliary.VAD].take(window.tag, np.zeros(window.tag.windows, np.float32))
         if tag.marker is Marker.AUDIO:
             self._last.append(step.pcm)
         yield tag

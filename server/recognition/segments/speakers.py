@@ -24,6 +24,7 @@ from model.speakers.whole import nearest, speakers_of_recording
 from server.recognition.events import Final, Partial, VoiceVector
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.speaker_rules import SPEAKER_HZ, SPEAKER_WINDOW, SpeakerRules
+from server.recognition.steps import WindowTag
 
 Vector = NDArray[np.float32]  # (256,), norm 1
 REACH_S = 0.5  # a change of speakers is moved to the longest pause within this time: vectors are no more exact
@@ -58,11 +59,11 @@ class Speakers:
         self.voices: dict[int, Vector] = {}
         """By speaker of a whole recording, the mean of its vectors, norm 1."""
 
-    def take(self, end_sample: int, result: NDArray[np.float32]) -> None:
-        """Take the result of the window that ends at `end_sample`: (257,), its length in s and a vector, or 0."""
+    def take(self, row: WindowTag, result: NDArray[np.float32]) -> None:
+        """Take the result of a window: (257,), its length in s and a vector, or 0."""
         if result[0]:
-            self._ahead.append((end_sample, float(result[0]), result[1:]))
-        self._known = end_sample
+            self._ahead.append((row.end_sample, float(result[0]), result[1:]))
+        self._known = row.end_sample
 
     def covers(self, end_sample: int) -> bool:
         """Return whether the results of all whole windows up to this sample are known."""

@@ -34,7 +34,7 @@ from server.models.loading import (
 from server.models.registry import outlines_of
 from server.processes.engine_host import EngineHost
 from server.recognition.engines import MakeEngine
-from server.recognition.steps import Auxiliary
+from server.recognition.steps import TOGETHER, Auxiliary
 from server.settings import Settings
 from tests.support.decoding.without_weights import NoEngines, decoded, decoded_without, other_process
 from tests.support.networks.published import probe_of
@@ -130,10 +130,11 @@ def test_a_server_makes_the_engine_of_a_model_by_its_source(live_server: Callabl
     assert (source.plans[0].capacity, source.plans[0].step_s) == (5 + server.settings.upload_slots + 16, 0.08)
 
 
-def test_the_plan_of_a_voice_activity_engine_has_its_own_steps() -> None:
+def test_the_plan_of_a_voice_activity_engine_has_rows_of_one_step_or_of_equal_parts() -> None:
     config, settings = SpellingModel().config, Settings()
-    speech, vad = EnginePlan.of(settings, config, "a"), EnginePlan.of(settings, config, "a", 512)
-    assert (speech.step_s, vad.step_s) == (0.08, 0.032)
+    speech, vad = EnginePlan.of(settings, config, "a"), EnginePlan.of(settings, config, "a", 640)
+    assert (speech.step_s, vad.step_s) == (0.08, 0.04)
+    assert EnginePlan.of(settings, config, "a", 4_096).step_s == 0.08
     assert vad.max_queued > speech.max_queued
     assert speech.capacity == vad.capacity + settings.fork_slots
     assert replace(vad, step_s=speech.step_s, max_queued=speech.max_queued, capacity=speech.capacity) == speech
@@ -221,7 +222,8 @@ def test_models_are_loaded_by_the_function_that_is_given() -> None:
 
 
 def test_the_windows_of_auxiliary_models_are_known_without_them() -> None:
-    assert {Auxiliary.VAD: SileroVad.step_samples, Auxiliary.SPEAKERS: SpeakerWeights.step_samples} == WINDOWS
+    assert WINDOWS[Auxiliary.VAD] * TOGETHER[Auxiliary.VAD] == SileroVad.step_samples
+    assert WINDOWS[Auxiliary.SPEAKERS] * TOGETHER[Auxiliary.SPEAKERS] == SpeakerWeights.step_samples
     assert load_auxiliary(Settings(vad="off")) == {}
 
 

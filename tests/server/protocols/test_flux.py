@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from server.settings import Settings
 from server.text.unfinished import WAIT_S as WAIT_IN_NUMBERS_S
 from tests.support.clients.flux_wire_rules import check_flux
 from tests.support.protocols.wire_stream import WireStream
-from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
-from tests.support.servers.recognizers.array_slots import Array, ArraySlots, Row, State
+from tests.support.servers.recognizers.level_vad import LevelVad
 from tests.support.servers.recognizers.spelling import CONFIG, silence, spell, voiced
 from tests.support.servers.two_models import two_models
 
@@ -116,27 +114,10 @@ def test_a_configure_holds_acknowledgements_and_stops_holding_them(live_server: 
     assert [one.get("backchannel") for one in answers] == ["hold", None]
 
 
-class LateVad:
-    """A voice detector that answers once its gate is open."""
-
-    step_samples = 512
-    input_spec = (step_samples,), np.int16
-    state_spec: Mapping[str, Row] = {}
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
-        return ArraySlots(self, capacity=capacity, largest=largest)
-
-    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
-        self.gate.wait(WAIT_S)
-        return 0.1 + 0.8 * (inputs != 0).any(axis=1, keepdims=True).astype(np.float32), state
-
-
 def test_a_stream_is_forked_after_the_rows_that_wait_for_the_voice_activity_model(live_server: Start) -> None:
     audio = np.concatenate([voiced("hello there"), silence(1.5), voiced("you"), silence(2.0)])
-    vad = LateVad()
+    vad = LevelVad()
+    vad.gate.clear()
     server = live_server(auxiliary={Auxiliary.VAD: vad}, vad="silero")
     rows = server.replica.models.default.metrics.batch_rows
     enough = rows.value + len(audio) // CONFIG.step_samples

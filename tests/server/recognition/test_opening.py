@@ -51,7 +51,6 @@ class Bench:
         slow: Any = Slow(self.slots, self.answered)
         self.recognizer = Recognizer(
             CONFIG,
-            self.decoder,
             Metrics(max_batch=8, max_streams=8).of_model("en"),
             engines=self.engines,
             slots=slow,

@@ -68,7 +68,7 @@ class _Bench:
         self.clock = FakeClock()
         self.decoder = _SlowDecoder(self.clock)
         self.metrics = Metrics(max_batch=8, max_streams=8).of_model("spelling")
-        self.decoding = BatchDecoder(self.decoder, self.metrics, self.clock, SecondPass(self.clock))
+        self.decoding = BatchDecoder(self.metrics, self.clock, SecondPass(self.clock))
         self.sinks = [_Sink() for _ in range(streams)]
         self.routes = dict(enumerate(map(self._route, self.sinks)))
 

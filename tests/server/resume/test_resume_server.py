@@ -6,7 +6,7 @@ import base64
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,7 +20,7 @@ from server.recognition.steps import Auxiliary
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import Received, ResumingClient
 from tests.support.servers.live_server import Client, LiveServer, transcript
-from tests.support.servers.recognizers.array_slots import Array, ArraySlots, Row, State
+from tests.support.servers.recognizers.level_vad import LevelVad
 from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, silence, spell
 
 KEY, OTHER_KEY = new_key(), new_key()
@@ -238,21 +238,6 @@ def test_used_ticket_is_refused_and_resuming_gives_a_new_one_at_once(pair: Any) 
         assert client.receive()["type"] == "Resumed"
 
 
-class LevelVad:
-    """A voice detector for which a window is speech if it, or the one before it, has a nonzero sample."""
-
-    step_samples = 512
-    input_spec = (step_samples,), np.int16
-    state_spec: Mapping[str, Row] = {"loud": ((1,), np.bool_)}
-
-    def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> ArraySlots:
-        return ArraySlots(self, capacity=capacity, largest=largest)
-
-    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
-        loud = (inputs != 0).any(axis=1, keepdims=True)
-        return 0.1 + 0.8 * (loud | state["loud"]).astype(np.float32), {"loud": loud}
-
-
 @pytest.mark.parametrize("rate", [16_000, 8_000])
 @pytest.mark.parametrize("vad", ["auto", "silero"])
 def test_streams_with_a_voice_activity_model_resume(vad: str, rate: int) -> None:
@@ -262,7 +247,9 @@ def test_streams_with_a_voice_activity_model_resume(vad: str, rate: int) -> None
     query = {"vad_events": "true", "utterance_end_ms": "800"}
     with ExitStack() as stack:
         one, two = (
-            stack.enter_context(LiveServer(resume_keys=(KEY,), auxiliary={Auxiliary.VAD: LevelVad()}, vad=vad))
+            stack.enter_context(
+                LiveServer(resume_keys=(KEY,), auxiliary={Auxiliary.VAD: LevelVad(trails=True)}, vad=vad)
+            )
             for _ in range(2)
         )
         whole = unbroken(one, audio[:, None], rate, **query)
@@ -273,7 +260,7 @@ def test_streams_with_a_voice_activity_model_resume(vad: str, rate: int) -> None
 
 def test_steps_after_a_ticket_do_not_wait_once_both_states_are_there(live_server: Start) -> None:
     """All audio at once, then the end: the last event of the voice-activity engine is its state."""
-    server = live_server(resume_keys=(KEY,), auxiliary={Auxiliary.VAD: LevelVad()})
+    server = live_server(resume_keys=(KEY,), auxiliary={Auxiliary.VAD: LevelVad(trails=True)})
     for _ in range(5):
         with server.listen(resumable="true", vad_events="true") as client:
             client.send(np.concatenate([spell("text"), silence(2)]))

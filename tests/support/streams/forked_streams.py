@@ -173,7 +173,6 @@ class ForkedStreams:
         self.slots = coordinator.open_slots("model", 0.08)
         self.recognizer = Recognizer(
             model.config,
-            decoder,
             self.metrics.of_model("model"),
             engines=self.engines,
             slots=self.slots,

@@ -6,6 +6,8 @@ import math
 from collections import deque
 from typing import Any, Literal
 
+import numpy as np
+
 from model.config import ModelConfig
 from model.ctc.interface import Decoder
 from server.audio.pcm import PCM
@@ -124,7 +126,9 @@ class SessionBench:
     def _hear(self, piece: Work) -> None:
         speech = self.session.channels[piece.channel].utterance.speech
         assert speech is not None
-        speech.take(piece.tag.end_sample, 0.9 if piece.pcm.any() else 0.1)
+        assert isinstance(piece.tag, WindowTag)
+        spoken = piece.pcm[:-1].reshape(-1, WINDOW).any(axis=1)  # (W,)
+        speech.take(piece.tag, np.where(spoken, np.float32(0.9), np.float32(0.1)))
 
     def _answer(self, index: int, piece: Work) -> None:
         channel = self.session.channels[index]

@@ -14,6 +14,7 @@ from server.recognition.events import Final, FinalReason, Partial
 from server.recognition.results.pending_finals import PendingFinal
 from server.recognition.segments.speaker_rules import SpeakerRules, others_in, without_others
 from server.recognition.segments.speakers import Speakers, changes_at_pauses
+from server.recognition.steps import Auxiliary, WindowTag
 
 HZ, WINDOW = 16_000, 1_280
 
@@ -39,7 +40,7 @@ def followed(rules: SpeakerRules, voices: Sequence[int | None]) -> Speakers:
 def hear(speakers: Speakers, voices: Sequence[int | None], first: int = 0) -> None:
     for number, voice in enumerate(voices, start=first):
         end_sample = round((1.6 + 0.4 * number) * HZ)
-        speakers.take(end_sample, result(voice))
+        speakers.take(WindowTag(end_sample, Auxiliary.SPEAKERS), result(voice))
         speakers.follow(end_sample, end_sample / HZ)
 
 
@@ -87,7 +88,7 @@ def test_only_vectors_up_to_the_step_count() -> None:
     speakers = followed(SpeakerRules(), TWO)
     ahead = followed(SpeakerRules(), TWO)
     for number in range(12, 30):
-        ahead.take(round((1.6 + 0.4 * number) * HZ), result(77))
+        ahead.take(WindowTag(round((1.6 + 0.4 * number) * HZ), Auxiliary.SPEAKERS), result(77))
     assert ahead.in_final(final(*WORDS)) == speakers.in_final(final(*WORDS))
     assert not speakers.covers(100 * HZ)
     assert speakers.covers(round((1.6 + 0.4 * 11) * HZ) + WINDOW - 1)
