@@ -1,4 +1,4 @@
-"""Products that several threads compute together: the sums of one thread, with any number of helpers, even late ones."""
+"""Products that several threads compute together: the sums of one thread, with any number of helpers, even late."""
 
 from __future__ import annotations
 
