@@ -43,8 +43,8 @@ def _replaced(_context: Any, _address: Any, _expected: Any, _value: Any) -> Any:
     """Replace a word if it is the expected one; return whether it was."""
 
     def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        place = builder.inttoptr(arguments[0], I64.as_pointer())
-        pair = builder.cmpxchg(place, *arguments[1:], "acq_rel", "acquire")
+        word = builder.inttoptr(arguments[0], I64.as_pointer())
+        pair = builder.cmpxchg(word, *arguments[1:], "acq_rel", "acquire")
         return builder.zext(builder.extract_value(pair, 1), I64)
 
     return types.int64(*[types.int64] * 3), generate
@@ -126,10 +126,10 @@ def _take(team: int) -> int:
         return NONE_LEFT
     count = max(1, (panels - panel) // (2 * int64_at(team)[THREADS]))
     if _replaced(team + STATE * 8, state, state + count):
-        here = weights + panel * groups * PANEL_ROW
+        taken = weights + panel * groups * PANEL_ROW
         before = panel * PANEL_SUMS
         stride = panels * PANEL_SUMS
-        multiply_panels(inputs, offsets, rows, here, groups, count, first + before, sums + before, stride)
+        multiply_panels(inputs, offsets, rows, taken, groups, count, first + before, sums + before, stride)
         _add(team + DONE * 8, count)
     return TOOK
 

@@ -259,13 +259,13 @@ class FluxAdapter:
             if turn.kind is TurnKind.EAGER:
                 self._eager = words
             return words
-        kept = 0
+        unchanged = 0
         for before, word in zip(self._shown, turn.words, strict=False):
             if before is not word:
                 break
-            kept += 1
+            unchanged += 1
         self._shown = turn.words
-        self._written[kept:] = [word_out(word, word.text) for word in turn.words[kept:]]
+        self._written[unchanged:] = [word_out(word, word.text) for word in turn.words[unchanged:]]
         return self._written
 
     def _unparsable(self, why: str) -> Actions:
