@@ -1,7 +1,8 @@
 """Chooses the numbers of front ends, engines and threads for the available cores, and estimates each part's throughput.
 
 Calculated from the processor time per step in each part. One core is left to the supervisor and the kernel. With up to
-three cores there is one process: its event loop uses one core, its model the others; a large model uses all cores.
+three cores there is one process: its event loop uses one core, its model the others if it needs them; a large model
+uses all cores.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ for the largest number of streams.
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Processor time of a step in each part, in µs. Source: docs/sizing.md, measured on two cores."""
+    """Processor time of a step in each part, in µs; by default of the GRU network, whose steps have 80 ms.
+
+    Source: docs/sizing.md, measured on two cores.
+    """
 
     front_end_us: float = 150.0
     """Event loop of a front end. Measured 153 to 178 next to engine and client, 110 to 130 in larger batches."""
@@ -43,9 +47,11 @@ class StepCosts:
     most_front_ends: int = MOST_FRONT_ENDS
 
 
-OWN = StepCosts()
-"""Costs of the shipped model in int8: beam search, language model, an answer to every step. An engine's Python code
-is the limit, so large machines get several engines."""
+OWN = StepCosts(front_end_us=220.0, loop_us=193.0, step_us=362.0, thread_rows=1)
+"""Costs of the default network in steps of 240 ms: beam search, language model, an answer to every step. Its threads
+are the limit. The event loop of a front end was not measured: it is that of one process by the GRU network's ratio."""
+GRU = StepCosts()
+"""Costs of a GRU network in int8, likewise. The engine's Python is the limit, so large machines get several engines."""
 PUBLISHED = StepCosts(engine_us=30.0, step_us=600.0, thread_rows=4, most_engines=1)
 """Costs of a compiled published model of 26 million parameters; a larger one needs more time in the same threads. The
 engine also computes the features. One engine, because the weights are large and its Python takes little of its time."""
@@ -92,8 +98,8 @@ def choose_processes(
     most_threads = 1 if not costs.step_us else max(1, min(max_batch // costs.thread_rows, MOST_THREADS))
     if front_ends == 0 or (front_ends is None and cores <= MOST_CORES_OF_ONE_PROCESS):
         most_threads = min(most_threads, max(1, cores - costs.loop_cores))
-        most = 1 if cores <= MOST_CORES_OF_ONE_PROCESS and costs.most_engines > 1 else most_threads
-        return Processes(0, engines or 1, threads or most)
+        loop_bound = cores <= MOST_CORES_OF_ONE_PROCESS and costs.loop_us >= costs.model_us + costs.step_us
+        return Processes(0, engines or 1, threads or (1 if loop_bound else most_threads))
     choices = (
         range(1, min(cores, costs.most_front_ends) + 1) if front_ends is None else (front_ends,),
         range(1, costs.most_engines + 1) if engines is None else (engines,),

@@ -81,6 +81,7 @@ class PackedAttention:
     """A network and one form of its steps; implements `model.int8.slots.CompiledNetwork` by structure."""
 
     chunks: Sequence[int] = (1,)
+    thread_steps = 1  # a step has the frames of a window, which fill the rows of a product
 
     def __init__(self, weights: PackedWeights, form: StepForm) -> None:
         """Lay out states and work space. Raises: ValueError for a form of other frames than multiples of four."""

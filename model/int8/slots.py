@@ -67,6 +67,11 @@ class PackedNetwork:
         return CHUNKS
 
     @property
+    def thread_steps(self) -> int:
+        """Least steps of a thread; a thread computes fewer hardly faster."""
+        return LANES
+
+    @property
     def stride(self) -> int:
         """Bytes from one state to the next."""
         return self.fields.stride
@@ -126,6 +131,10 @@ class CompiledNetwork(Protocol):
         """Numbers of steps per stream that a call may have."""
 
     @property
+    def thread_steps(self) -> int:
+        """Least steps of a thread; a thread computes fewer hardly faster."""
+
+    @property
     def fresh(self) -> NDArray[np.uint8]:
         """State of a new stream, (state bytes,)."""
 
@@ -175,7 +184,8 @@ class Int8Slots:
         stride = network.stride
         self._slab = aligned(capacity * stride).reshape(capacity, stride)
         self._slab[:, : len(network.fresh)] = network.fresh
-        self._work = [network.work_space() for _ in range(max(1, min(threads, -(-largest // LANES))))]
+        most = max(1, min(threads, -(-largest // network.thread_steps)))
+        self._work = [network.work_space() for _ in range(most)]
         self._pool = ThreadPoolExecutor(len(self._work) - 1, "int8") if len(self._work) > 1 else None
 
     @property
@@ -216,7 +226,7 @@ class Int8Slots:
         count = len(slots)
         self._slots[:count] = slots
         out = np.empty((count * steps, *self._output_shape), np.float32)
-        parts = min(len(self._work), count, max(1, count * steps // LANES))
+        parts = min(len(self._work), count, max(1, count * steps // self._network.thread_steps))
         if self._pool is None or parts == 1:
             self._run_rows(self._work[0], out, 0, count, steps)
             return out

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from batching.processes import LARGE, ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes
+from batching.processes import GRU, LARGE, ON_GPU, OWN, PUBLISHED, Processes, StepCosts, choose_processes
+from model import checkpoint
+from model.attention_config import AttentionConfig
+from model.errors import CheckpointError
 from model.machine.cores import usable_cores
 from model.published.files import is_published, parameters_of
 from server.errors import SettingsError
@@ -34,12 +37,23 @@ def with_processes(settings: Settings) -> Settings:
 
 def costs_of(settings: Settings) -> StepCosts:
     """Return the step costs of the default model on this machine. Raises: SettingsError."""
-    if settings.device == "cuda" or (settings.device == "auto" and GPU_DEVICE.exists()):
-        return ON_GPU
     model = settings.of_default.model
+    if not _on_cpu_alone(model) and (settings.device == "cuda" or (settings.device == "auto" and GPU_DEVICE.exists())):
+        return ON_GPU
     if model is None or not is_published(model):
-        return OWN
+        return OWN if _on_cpu_alone(model) else GRU
     return LARGE if parameters_of(model) >= LARGE_PARAMETERS else PUBLISHED
+
+
+def _on_cpu_alone(model: Path | None) -> bool:
+    """Whether this is a network of ours with attention, which no GPU runs; a file that cannot be read is none."""
+    if model is not None and is_published(model):
+        return False
+    try:
+        path = checkpoint.SHIPPED if model is None else checkpoint.named(model)
+        return isinstance(checkpoint.read_config(path), AttentionConfig)
+    except CheckpointError:
+        return False  # it is refused where it is loaded
 
 
 def _check(chosen: Processes, costs: StepCosts) -> None:

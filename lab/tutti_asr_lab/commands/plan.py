@@ -153,7 +153,7 @@ def plan(
 def _plan_for_cores(context: typer.Context, options: Mapping[str, Any]) -> None:
     """Print processes and predicted streams of one server on machines. Raises: typer.BadParameter."""
     from batching.processes import ON_GPU, OWN, PUBLISHED, choose_processes
-    from tutti_asr_lab.planning.front_ends import forecast, predict
+    from tutti_asr_lab.planning.front_ends import GPU_STEP_S, STEP_S, forecast, predict
     from tutti_asr_lab.planning.plan import parse_cores
 
     gpu, published_us = options["gpu"], options["published_us"]
@@ -164,7 +164,7 @@ def _plan_for_cores(context: typer.Context, options: Mapping[str, Any]) -> None:
     if published_us is not None:
         chosen_by, of_model = PUBLISHED, replace(PUBLISHED, step_us=published_us)
     layouts = [choose_processes(cores, chosen_by, max_batch=options["max_batch"]) for cores in machines]
-    step_s = options["step_ms"] / 1e3
+    step_s = GPU_STEP_S if gpu else STEP_S if published_us is None else options["step_ms"] / 1e3
     found = [predict(cores, layout, of_model, step_s) for cores, layout in zip(machines, layouts, strict=True)]
     _print(forecast(found), as_json=options["as_json"])
 

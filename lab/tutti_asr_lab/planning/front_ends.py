@@ -14,12 +14,16 @@ from batching.capacity import HEADROOM
 from batching.processes import ON_GPU, OWN, Processes, StepCosts, steps_per_s
 from tutti_asr_lab.planning.plan import Output
 
-STEP_S = 0.08
-"""Audio of one step of the shipped model."""
+STEP_S = 0.24
+"""Audio of one step of the default network."""
+GPU_STEP_S = 0.08
+"""Audio of one step of the GRU network, the one of ours that a GPU runs."""
 MEASURED_ON = "2 cores of an Intel Xeon (avx512_bf16, VNNI, AMX)"
 """Source: loadtest/LOG.md, "cost of a step by thread". Beam search, language model, an answer to every step."""
-RUN = {2: "one process: 400 to 500 streams, clients on the same cores"}
-"""What was run with the shipped model, by cores."""
+OWN_MEASURED_ON = "2 cores of an AMD EPYC (Zen 4: avx512_bf16, VNNI)"
+"""The default network. Source: the shipped calibration; for the event loop, with its batches of 3.5 rows."""
+RUN = {2: "one process: 400 streams, clients on the same cores"}
+"""What was run with the default network, by cores."""
 RUN_PUBLISHED = {2: "one process: 165 streams of 26 million parameters, 78 of 109 million, clients on the same cores"}
 """Source: loadtest/results/peers_compiled_26m.md and peers_compiled_109m.md."""
 RUN_ON_GPU = "an H100's engine alone: 4,000 streams"
@@ -76,11 +80,11 @@ def forecast(machines: Sequence[Prediction]) -> Output:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     costs = machines[0].costs
-    step = _said_of_step(machines[0])
+    step, measured_on = _said_of_step(machines[0]), OWN_MEASURED_ON if costs == OWN else MEASURED_ON
     lines = (
         *table,
         f"* predicted, not measured: streams that each part carries with {HEADROOM:.0%} of its time. Costs of a step",
-        f"  measured on {MEASURED_ON}: event loop {costs.front_end_us:g} µs in a front end,",
+        f"  measured on {measured_on}: event loop {costs.front_end_us:g} µs in a front end,",
         f"  {costs.loop_us:g} in one process; engine {costs.engine_us:g}; {step}.",
         "  Beam search, an answer to every step.",
     )

@@ -29,8 +29,11 @@ def found(**settings: Any) -> tuple[Any, Any, int]:
 @pytest.mark.parametrize(
     ("cores", "settings", "expected"),
     [
-        (3, {}, (0, 1, 1)),
-        (16, {}, (9, 2, 3)),
+        (3, {}, (0, 1, 2)),
+        (16, {}, (5, 2, 5)),
+        (16, {"model": "tutti-fast"}, (5, 2, 5)),
+        (16, {"model": "tutti-gru"}, (9, 2, 3)),
+        (16, {"model": "no-such-model"}, (9, 2, 3)),
         (8, {"front_ends": 0}, (0, 1, 7)),
         (8, {"front_ends": 2, "threads": 3}, (2, 1, 3)),
         (8, {"front_ends": 2, "engines": 2}, (2, 2, 2)),
@@ -38,8 +41,8 @@ def found(**settings: Any) -> tuple[Any, Any, int]:
         (16, {"model": FOLDER}, (2, 1, 13)),
         (16, {"model": FOLDER, "max_batch": 8}, (1, 1, 2)),
         (16, {"models": [{"name": "one", "path": FOLDER}, {"name": "two", "path": "tutti-gru"}]}, (2, 1, 13)),
-        (16, {"device": "cuda"}, (13, 1, 1)),
-        (16, {"device": "cuda", "engines": 1}, (13, 1, 1)),
+        (16, {"model": "tutti-gru", "device": "cuda"}, (13, 1, 1)),
+        (16, {"model": "tutti-gru", "device": "cuda", "engines": 1}, (13, 1, 1)),
     ],
 )
 def test_what_is_set_is_kept_and_the_rest_follows_cores_model_and_batch(
@@ -79,7 +82,17 @@ def test_each_engine_needs_a_front_end(machine: pytest.MonkeyPatch, front_ends: 
 def test_a_gpu_has_one_engine(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(layout, "usable_cores", lambda: 16)
     with pytest.raises(SettingsError, match="engines: a GPU has one engine, not 2"):
-        found(device="cuda", engines=2)
+        found(model="tutti-gru", device="cuda", engines=2)
+
+
+def test_a_network_with_attention_has_the_processors_cores_also_next_to_a_gpu(
+    machine: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The GPU does not run it; one thread of an engine would carry a tenth."""
+    machine.setattr(layout, "usable_cores", lambda: 16)
+    (tmp_path / "none").touch()
+    assert found() == (5, 2, 5)
+    assert found(model="tutti-gru") == (13, 1, 1)
 
 
 @pytest.mark.parametrize(("front_ends", "uploads"), [("auto", 4), (0, 4), (2, 2), (3, 2), (8, 1)])
