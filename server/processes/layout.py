@@ -46,7 +46,7 @@ def costs_of(settings: Settings) -> StepCosts:
 
 
 def _on_cpu_alone(model: Path | None) -> bool:
-    """Whether this is a network of ours with attention, which no GPU runs; a file that cannot be read is none."""
+    """Whether this is a network of ours with attention, which no GPU runs; False for a file that cannot be read."""
     if model is not None and is_published(model):
         return False
     try:
