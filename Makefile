@@ -37,8 +37,8 @@ MARKS ?= not image and not lab
 test-all: setup  ## all tests, half an hour; continuous integration leaves out those of the release
 	@$(PYTEST) -m '$(MARKS)'
 
-test-release: setup  ## the tests that .ci/run leaves out, twenty minutes: every night, and before a release
-	@$(BIN)/python tests/ecosystem/environments.py serving
+test-release: setup  ## the tests that .ci/run leaves out, half an hour: every night, and before a release
+	@$(BIN)/python tests/ecosystem/environments.py serving livekit pipecat whisper
 	@$(PYTEST) -m release
 	@$(BIN)/python -m tutti_asr_lab.trials soak --minutes 3 --warmup-s 30 --capacity 100 --folder build/soak
 

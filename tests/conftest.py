@@ -36,25 +36,40 @@ RELEASE = (
     "lab/gpu/test_gru_emulation.py",
     "lab/gpu/test_gru_mutations.py",
     "server/text/test_many_read_outs.py",
+    "examples/test_serving.py",
+    "examples/test_captions.py",
+    "ecosystem/test_clients_page.py",
+    "ecosystem/test_whisper.py",
+    "server/tools/test_model_check.py",
+    "loadtest/generator/test_two_models.py",
+    "loadtest/rulers/test_turn_takes.py",
 )
 """Files for `make test-release`: they take long and prove a release rather than a change. `.ci/run` leaves them out.
 
-Files of a release built twice, new environments, an upgrade, Ray clusters, a language trained from nothing, older
-processors emulated, GPU kernels interpreted and compiled, programs that measure under load, the documents' commands.
+Files of a release built twice, new environments, an upgrade, Ray clusters, a language and two examples trained from
+nothing, older processors emulated, GPU kernels interpreted and compiled, programs that measure under load, the
+commands of the documents, Whisper, and what `tutti model check` prints.
 """
 
 SLOW = (
     "documents/test_commands.py",
     "server/processes/test_server_of_processes.py",
     "server/processes/test_admission_and_end.py",
+    "server/processes/test_speakers_and_rest.py",
+    "server/processes/test_changed_files.py",
     "server/processes/test_few_descriptors.py",
+    "server/processes/test_failed_starts.py",
+    "server/protocols/audiosocket/test_audiosocket_port.py",
+    "ecosystem/deepgram/test_deepgram_sdk.py",
+    "server/models/test_published_server.py",
+    "server/models/test_words_in_noise.py",
+    "loadtest/programs/test_demo.py",
+    "loadtest/rulers/test_rulers.py",
     "deploy/proxies/test_proxies.py",
     "deploy/proxies/test_public_paths.py",
     "server/http/test_metrics_port.py",
     "ecosystem/agents/test_livekit.py",
     "ecosystem/test_restart.py",
-    "ecosystem/test_clients_page.py",
-    "ecosystem/test_whisper.py",
     "server/test_faults_engine.py",
     "server/models/test_two_languages.py",
     "server/http/test_browser_page.py",
@@ -74,7 +89,6 @@ SLOW = (
     "lab/gpu/test_backward_emulation.py",
     "model/machine/test_warm_shapes.py",
     "server/tools/test_doctor.py",
-    "server/tools/test_model_check.py",
     "server/test_without_torch.py",
     "server/usage/test_usage_server.py",
     "server/resume/test_resume_processors.py",
@@ -85,9 +99,7 @@ SLOW = (
     "server/test_clock_step.py",
     "deploy/monitoring/test_alertmanager.py",
     "model/published/compiled/test_precompile.py",
-    "loadtest/rulers/test_turn_takes.py",
     "clients/test_installed_client.py",
-    "loadtest/generator/test_two_models.py",
 )
 """Other files that take 6 s and more, about the longest first: `make test` leaves these and `RELEASE` out."""
 
