@@ -37,6 +37,8 @@ SOCKETS = ("listen", "twilio", "openai", "vosk", "flux")
 TEXT = f"my card is {CARD} thanks"
 MASKED = re.compile(r"\[[A-Z_]+_[0-9]+\]")
 SPOKEN = re.compile(r"\b(zero|one|two|three|four|five|six|seven|eight|nine)\b|\b[0-9]{3,}\b(?!-)")
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Random identifiers of an answer, which may have the digits of a card."""
 
 
 def said(server: LiveServer, protocol: str, text: str = TEXT, key: str = "", **query: Any) -> list[dict[str, Any]]:
@@ -154,10 +156,11 @@ def test_no_digit_of_a_card_is_in_the_answer_to_an_upload(live_server: Start, pa
         answer = post(one, path, text=text, redact=["pci", "ssn"], **form)
         assert answer.status_code == 200
         assert "[CREDIT_CARD_1]" in answer.text
-        assert not re.search(digits, answer.text)
+        assert not re.search(digits, UUID.sub("", answer.text))
     answer = post(server, path, audio=RECORDED, redact="pci", **form)
     assert "is how it begins" in answer.text
-    assert not re.search(r"\b(forty|eleven|twenty|thirty|4111|4 111)\b", answer.text), answer.text
+    text = UUID.sub("", answer.text)
+    assert not re.search(r"\b(forty|eleven|twenty|thirty|4111|4 111)\b", text), text
 
 
 def test_a_key_with_redact_masks_whatever_the_client_asks_for(live_server: Start, tmp_path: Path) -> None:
