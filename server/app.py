@@ -33,7 +33,8 @@ from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
 from server.models.service import NO_AUXILIARY, MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
-from server.protocols.audiosocket.endpoint import CallRegistration, audiosocket_protocols
+from server.protocols.audiosocket.call_options import CallRegistration
+from server.protocols.audiosocket.endpoint import audiosocket_protocols
 from server.protocols.deepgram.endpoints import QueryReader, Transcribe, admit_live
 from server.protocols.flux.endpoint import admit_turns
 from server.protocols.freeswitch.endpoint import admit_freeswitch

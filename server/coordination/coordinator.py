@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from server.coordination.limits import ExpectedCall
+from server.coordination.expected_calls import ExpectedCall
 from server.coordination.remote import RemoteSlots
 from server.coordination.slots import Slots
 

@@ -1,5 +1,4 @@
-"""Limits of callers: rate of openings, open calls of each key, used resume tickets, and the spread of `Retry-After`;
-and what was registered of calls that have not come yet.
+"""Limits of callers: rate of openings, open calls of each key, used resume tickets, and the spread of `Retry-After`.
 
 Pure: time is an argument, or a clock is given.
 """
@@ -10,9 +9,7 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-import msgspec
-
-from server.errors import NotAllowed, ServerFull, TooManyOpenings, TooManyStreams
+from server.errors import TooManyOpenings, TooManyStreams
 
 BURST_S = 5.0
 LEAST_PER_S = 50.0
@@ -21,7 +18,6 @@ MAX_BUCKETS = 8_192  # the least recently used buckets are dropped: they are ful
 RETRIES_PER_S = 50.0
 LONGEST_S = 30.0
 TICKET_TTL_S = 300.0  # of the oldest ticket that is accepted
-MAX_EXPECTED, MAX_EXPECTED_OF_KEY = 4_096, 512  # calls
 AHEAD_S = 60.0  # how far the clock of another replica may be ahead
 
 
@@ -140,64 +136,3 @@ class UsedTickets:
         while self._issued_s and now - next(iter(self._issued_s.values())) > self._keep_s:
             del self._issued_s[next(iter(self._issued_s))]
         self._issued_s[ticket] = max(now, issued_s)
-
-
-class ExpectedCall(msgspec.Struct, frozen=True):
-    """Options of a call that is expected: its UUID, the id of the key that registered it, and pairs of a query."""
-
-    uuid: str
-    key_id: str
-    query: tuple[tuple[str, str], ...]
-
-
-class ExpectedCalls:
-    """Calls that are expected, until they come or their time is over."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` is in seconds."""
-        self._clock = clock
-        self._calls: dict[str, tuple[ExpectedCall, float]] = {}  # by UUID, each with the time until which it may come
-        self._of_keys: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def add(self, call: ExpectedCall, ttl_s: float) -> None:
-        """Expect a call for `ttl_s`, with these options only. Raises: NotAllowed, TooManyStreams, ServerFull."""
-        known = self._known(call.uuid)
-        if known is not None and known.key_id != call.key_id:
-            raise NotAllowed("this UUID was registered with another key")
-        if known is None and self._of_keys[call.key_id] >= MAX_EXPECTED_OF_KEY:
-            self._drop_late()
-            if self._of_keys[call.key_id] >= MAX_EXPECTED_OF_KEY:
-                raise TooManyStreams(f"{MAX_EXPECTED_OF_KEY} calls of this key are expected; delete one or retry later")
-        if known is None and len(self._calls) >= MAX_EXPECTED:
-            self._drop_late()
-            if len(self._calls) >= MAX_EXPECTED:
-                raise ServerFull(f"{MAX_EXPECTED} calls are expected; retry later")
-        self.take(call.uuid)
-        self._calls[call.uuid] = call, self._clock() + ttl_s
-        self._of_keys[call.key_id] += 1
-
-    def take(self, uuid: str, key_id: str | None = None) -> ExpectedCall | None:
-        """Return a call's options, and expect it no more; `key_id`: only if they are of this key."""
-        call = self._known(uuid)
-        if call is None or key_id not in (None, call.key_id):
-            return None
-        self._remove(call)
-        return call
-
-    def _known(self, uuid: str) -> ExpectedCall | None:
-        call, until_s = self._calls.get(uuid, (None, 0.0))
-        if call is not None and self._clock() > until_s:
-            self._remove(call)
-            return None
-        return call
-
-    def _remove(self, call: ExpectedCall) -> None:
-        del self._calls[call.uuid]
-        self._of_keys -= Counter((call.key_id,))
-
-    def _drop_late(self) -> None:
-        for uuid in tuple(self._calls):
-            self._known(uuid)

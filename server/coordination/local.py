@@ -7,17 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from batching.capacity import Capacity, LatencyObjective
-from server.coordination.limits import (
-    TICKET_TTL_S,
-    ExpectedCall,
-    ExpectedCalls,
-    Lease,
-    OpeningRate,
-    Quotas,
-    RetryAfter,
-    UsedTickets,
-    automatic,
-)
+from server.coordination.expected_calls import ExpectedCall, ExpectedCalls
+from server.coordination.limits import TICKET_TTL_S, Lease, OpeningRate, Quotas, RetryAfter, UsedTickets, automatic
 from server.coordination.slots import SlotLimits, Slots
 from server.errors import ServerFull
 from server.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from batching.capacity import PeriodSteps
-from server.coordination.limits import ExpectedCall
+from server.coordination.expected_calls import ExpectedCall
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from batching.capacity import LatencyObjective, PeriodSteps
-from server.coordination.limits import LEAST_PER_S, MAX_BUCKETS, ExpectedCall, RetryAfter
+from server.coordination.expected_calls import ExpectedCall
+from server.coordination.limits import LEAST_PER_S, MAX_BUCKETS, RetryAfter
 from server.coordination.local import objective_of
 from server.coordination.messages import (
     AskTicket,

@@ -24,7 +24,7 @@ from server.http.models import ModelOut, ModelsOut, NoSuchModel
 from server.http.operations import ModelState
 from server.http.page import POLICY, file_answer
 from server.http.token_endpoint import DEFAULT_TTL_S, GrantAnswer, GrantRequest
-from server.protocols.audiosocket.endpoint import RegisteredCall
+from server.protocols.audiosocket.call_options import RegisteredCall
 from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXTS, Schema, parameter_table
 from server.protocols.deepgram.transcript import Answer
 from server.protocols.features import FEATURES

@@ -24,8 +24,6 @@ from server.coordination.limits import (
     LONGEST_S,
     MAX_BUCKETS,
     RETRIES_PER_S,
-    ExpectedCall,
-    ExpectedCalls,
     Lease,
     OpeningRate,
     Quotas,
@@ -124,24 +122,6 @@ def test_clients_that_obey_retry_after_return_at_a_bounded_rate() -> None:
         late += due[0] > 60
         heapq.heapreplace(due, due[0] + retry.seconds(1, due[0]))
     assert late / 240 < 1.2 * RETRIES_PER_S
-
-
-def test_a_call_is_expected_for_its_time_and_a_full_table_forgets_late_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.coordination.limits.MAX_EXPECTED_OF_KEY", 2)
-    clock = FakeClock()
-    calls = ExpectedCalls(clock)
-    for uuid, ttl_s in (("one", 10.0), ("two", 20.0)):
-        calls.add(ExpectedCall(uuid, "key", ()), ttl_s)
-    clock.advance(10.5)
-    calls.add(ExpectedCall("three", "key", ()), 5.0)
-    assert len(calls) == 2
-    with pytest.raises(TooManyStreams):
-        calls.add(ExpectedCall("four", "key", ()), 5.0)
-    assert calls.take("one") is None
-    clock.advance(5.5)
-    assert calls.take("three") is None, "late"
-    assert calls.take("two") is not None
-    assert len(calls) == 0
 
 
 def test_a_used_ticket_is_known_until_no_clock_accepts_it_and_forgotten_then() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.coordination.coordinator import Coordinator
-from server.coordination.limits import ExpectedCall
+from server.coordination.expected_calls import ExpectedCall
 from server.coordination.local import LocalCoordinator
 from server.coordination.remote import TOO_FAST_S
 from server.coordination.slots import SPEECH
