@@ -16,6 +16,7 @@ import numpy as np
 
 from model.description import ModelDescription
 from server.audio.pcm import PCM, Resampler, Tiler, downmix, primed_start
+from server.audio.windows import WindowRows
 from server.recognition.saved_state import SavedCutter, SavedWindows
 
 
@@ -95,35 +96,6 @@ class Work(msgspec.Struct, frozen=True):
 NO_WINDOWS: Mapping[Auxiliary, int] = {}
 
 
-class _Windows:
-    """Cuts one channel into the windows of an auxiliary model."""
-
-    def __init__(self, model: Auxiliary, samples: int) -> None:
-        self._model, self._samples, self._together = model, samples, TOGETHER[model]
-        self._rest = np.zeros(0, np.int16)
-        self._end = 0  # model-rate samples in whole windows
-
-    def saved(self) -> SavedWindows:
-        return SavedWindows(self._end, self._rest.tobytes())
-
-    def restore(self, saved: SavedWindows) -> None:
-        self._end, self._rest = saved.end, np.frombuffer(saved.rest, np.int16)
-
-    def cut(self, channel: int, pcm: PCM) -> list[Work]:
-        pcm = np.concatenate((self._rest, pcm))
-        whole, work = len(pcm) // self._samples, list[Work]()
-        for first in range(0, whole, self._together):
-            count = min(self._together, whole - first)
-            row = pcm[first * self._samples : (first + count) * self._samples]
-            if self._together > 1:
-                row, windows = np.zeros(self._together * self._samples + 1, np.int16), row
-                row[: len(windows)], row[-1] = windows, count
-            self._end += count * self._samples
-            work.append(Work(channel, row, WindowTag(self._end, self._model, count)))
-        self._rest = pcm[whole * self._samples :]
-        return work
-
-
 class StepCutter:
     """Cuts one channel into steps, and into windows of auxiliary models, whose samples are given by model.
 
@@ -154,7 +126,7 @@ class StepCutter:
         self._complete: deque[tuple[PCM, float]] = deque()  # steps to return, and when they were complete
         self._lead_samples = config.lead_samples
         self._lead = np.zeros(self._lead_samples, np.int16) if self._lead_samples else None
-        self._windows = [_Windows(model, samples) for model, samples in windows.items()]
+        self._windows = {model: WindowRows(samples, TOGETHER[model]) for model, samples in windows.items()}
         self._plain = self._resampler is None and self._lead is None
         self._received = 0  # samples, at the client's rate
         self._flushed = 0  # samples, at the client's rate, before the last flush
@@ -197,7 +169,8 @@ class StepCutter:
 
     def saved(self, kept_steps: int = 0) -> SavedCutter:
         """Return the position after the last whole step; `kept_steps` before it are cut again after a restore."""
-        windows, kept = tuple([windows.saved() for windows in self._windows]), kept_steps + self._again
+        rows = self._windows.values()
+        windows, kept = tuple([SavedWindows(one.end, one.rest.tobytes()) for one in rows]), kept_steps + self._again
         return SavedCutter(self._flushed, self._base_sample, self._answered, self._reset, windows, kept)
 
     def replay_from(self, saved: SavedCutter) -> int:
@@ -219,8 +192,8 @@ class StepCutter:
         self._again, self._plain = saved.kept, self._plain and not saved.kept
         self._base_sample, self._reset = saved.base_sample, saved.reset
         self._pushed = saved.pushed - saved.kept * self.step_samples
-        for windows, state in zip(self._windows, saved.windows, strict=True):
-            windows.restore(state)
+        for windows, state in zip(self._windows.values(), saved.windows, strict=True):
+            windows.end, windows.rest = state.end, np.frombuffer(state.rest, np.int16)
 
     def _primed_start(self, saved: SavedCutter) -> tuple[int, int]:
         stepped = max(0, saved.pushed - saved.kept * self.step_samples - self._lead_samples)
@@ -359,7 +332,11 @@ class StepCutter:
         if not self._windows:
             return []
         pcm = step[max(0, self._lead_samples - self._pushed) :]
-        return [piece for windows in self._windows for piece in windows.cut(self._channel, pcm)]
+        return [
+            Work(self._channel, row, WindowTag(windows.end, model, count))
+            for model, windows in self._windows.items()
+            for row, count in windows.cut(pcm)
+        ]
 
     def _may_go(self, samples: int) -> bool:
         """Whether enough audio after the next step was received; `samples` is the step's size at the model's rate."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from server.coordination import limits
+from server.coordination import expected_calls
 from tests.server.protocols.audiosocket.test_audiosocket_port import HANGUP, Call, audio_frames, frame, said, texts
 from tests.support.servers.destination import destination, received_frames
 from tests.support.servers.live_server import LiveServer
@@ -146,8 +146,8 @@ def test_other_requests_are_refused(live_server: Start, receiver: Any) -> None:
 def test_the_table_is_bounded_for_each_key_and_for_all(
     live_server: Start, receiver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_EXPECTED_OF_KEY", 2)
-    monkeypatch.setattr(limits, "MAX_EXPECTED", 3)
+    monkeypatch.setattr(expected_calls, "MAX_EXPECTED_OF_KEY", 2)
+    monkeypatch.setattr(expected_calls, "MAX_EXPECTED", 3)
     server = live_server(audiosocket_port=setting(receiver), api_keys=["alice", "bob"])
     asked = [(1, ALICE), (2, ALICE), (3, ALICE), (4, BOB), (5, BOB)]
     answers = [register(server, UUID(int=number), headers=key) for number, key in asked]
