@@ -63,7 +63,7 @@ def frame_header(data: bytes | bytearray, at: int = 0) -> FrameHeader | None:
 
 
 def first_frame(data: bytes) -> int | None:
-    """Return the offset of the first frame that is followed by others, None if there is none."""
+    """Return the offset of the first frame that is followed by others, None without such a frame."""
     for found in _SYNC.finditer(data):
         at, header = found.start(), frame_header(data, found.start())
         for _ in range(FRAMES - 1):
