@@ -109,8 +109,9 @@ class Settings(BaseSettings):
     """Hypotheses that beam search keeps. By default 128, for a transducer 4."""
     lm: Literal["off"] | Path | None = None
     """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
-    finals: Literal["fast", "accurate"] = "fast"
-    """Finals of streams that do not ask: `accurate` adds a second pass over each finished segment."""
+    finals: Literal["auto", "fast", "accurate"] = "auto"
+    """Finals of requests that do not ask: `accurate` adds a second pass over each finished segment; `auto` for
+    recordings alone, whose words matter more than their time."""
     second_pass: Annotated[str, AfterValidator(whisper_folder)] | None = None
     """`whisper:DIR`: accurate finals by this Whisper model, for models of its languages, if they come in time."""
     second_pass_timeout_s: float = Field(2.0, gt=0)
@@ -326,6 +327,16 @@ class Settings(BaseSettings):
         """Return the settings of a shipped model alone: the language model's file, if any, is of English words."""
         english = entry.languages == ("en",)
         return self.of_model(entry).model_copy(update={"lm": self.lm if english or self.lm == "off" else None})
+
+    @property
+    def live_finals(self) -> Literal["fast", "accurate"]:
+        """Finals of live streams that do not ask."""
+        return "accurate" if self.finals == "accurate" else "fast"
+
+    @property
+    def recording_finals(self) -> Literal["fast", "accurate"]:
+        """Finals of recordings that do not ask."""
+        return "fast" if self.finals == "fast" else "accurate"
 
     @property
     def whisper(self) -> Path | None:

@@ -270,7 +270,11 @@ LmOption = Annotated[
     typer.Option(help="Language model for beam search: .arpa, .arpa.gz or .lm; or off. Default: the shipped one."),
 ]
 FinalsOption = Annotated[
-    str | None, typer.Option(help="fast, or accurate: a second pass over each finished segment. Default: {default}.")
+    str | None,
+    typer.Option(
+        help="fast, or accurate: a second pass over each finished segment. Default: accurate for recordings; fast for "
+        "live audio, and in tutti evaluate."
+    ),
 ]
 UrlOption = Annotated[str | None, typer.Option(help="Running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]
 KeyOption = Annotated[

@@ -205,7 +205,7 @@ def listen(
             typer.echo("loading the model …", err=True)
         return run_microphone(opened, device=chosen, limit_s=seconds, as_json=as_json)
 
-    _exit_after(run, context, options, {"max_batch": 1, "max_streams": 2}, rate)
+    _exit_after(run, context, options, {"max_batch": 1, "max_streams": 2}, microphone_hz=rate)
 
 
 def _exit_after(
@@ -213,14 +213,15 @@ def _exit_after(
     context: typer.Context,
     options: dict[str, Any],
     slots: dict[str, int],
-    sample_rate: int | None = None,
+    *,
+    microphone_hz: int | None = None,
 ) -> NoReturn:
     """Exit with the code of `run`, with a transcriber of the server at --url, or of the engine in this process.
 
-    `options` are those of `recognition`; `slots` the engine's. `sample_rate`: of the audio; None: the transcriber's.
+    `options` are those of `recognition`; `slots` the engine's. `microphone_hz`: of live audio; None: for recordings.
     """
     if options["url"] is not None:
-        raise typer.Exit(run(_remote(options, sample_rate or PREFERRED_RATE)))
+        raise typer.Exit(run(_remote(options, microphone_hz or PREFERRED_RATE)))
     from model.errors import ModelError
     from server.errors import SettingsError
     from server.tools.local import open_local
@@ -230,7 +231,8 @@ def _exit_after(
     settings = settings_from({**engine, "model": model_for(options["language"], options["model"]), **slots})
     announce_compilation()
     try:
-        code = run(lambda: open_local(settings, sample_rate, **_given(options, OF_THE_QUERY)))
+        live = microphone_hz is not None
+        code = run(lambda: open_local(settings, microphone_hz, live=live, **_given(options, OF_THE_QUERY)))
     except (ClientError, ModelError, SettingsError) as error:
         fail(error)
     raise typer.Exit(code)

@@ -65,7 +65,8 @@ class ModelService:
     accurate_grammars: Mapping[str, Decoder]
     rewind: Decoder | None  # for streams whose finals can be decoded again; None: not available
     acknowledging: Decoder | None  # for streams of turns; None: acknowledgements are known by their text alone
-    finals: Finals  # of streams that do not ask
+    finals: Finals  # of live streams that do not ask
+    recording_finals: Finals  # of recordings that do not ask
     recognizer: Recognizer
     metrics: ModelMetrics
     tickets: TicketService
@@ -153,7 +154,8 @@ class ModelService:
         options = request.options
         foreign = self._by_whisper and any(feature.counts(request) for feature in _REPEATED)
         excluded = is_excluded(ACCURATE, request) or foreign
-        default = "fast" if self._accurate_for(options) is None or excluded else self.finals
+        usual = self.finals if request.live else self.recording_finals
+        default = "fast" if self._accurate_for(options) is None or excluded else usual
         return replace(
             options,
             sample_rate=options.sample_rate or self.config.sample_rate,

@@ -100,7 +100,8 @@ class ServiceBuilder:
             model.accurate_grammars,
             rewind_of(model.decoder),
             acknowledging_of(model.facts, model.decoder),
-            self._settings.finals,
+            self._settings.live_finals,
+            self._settings.recording_finals,
             recognizer,
             metrics,
             tickets,
@@ -184,7 +185,7 @@ class ServiceBuilder:
             rules = (settings.min_endpoint_ms, settings.max_utterance_s, settings.rest_s)
             second = [] if model.accurate is None else [model.accurate, *model.accurate_grammars.values()]
             decoders = [one.digest for one in (model.decoder, *model.grammars.values(), *second)]
-            others = repr(rules), settings.vad, voices, settings.finals
+            others = repr(rules), settings.vad, voices, settings.live_finals
             return model.facts.digest, model.facts.precision, *decoders, *others
 
         return TicketService(

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from server.audio.raw import PlainCodec, PlainReader
 from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
@@ -38,12 +39,12 @@ class NotRecognized(ClientError):
 
 @asynccontextmanager
 async def open_local(
-    settings: Settings, sample_rate: int | None = None, **query: QueryValue
+    settings: Settings, sample_rate: int | None = None, *, live: bool = True, **query: QueryValue
 ) -> AsyncIterator[LocalTranscriber]:
     """Load the default model and run its engine inside the context; `query` has the parameters of /v1/listen.
 
-    `sample_rate` in Hz is that of the audio; None: the model's. The voice-activity model is loaded only if the settings
-    or the query need it, because importing its runtime takes time.
+    `sample_rate` in Hz is that of the audio; None: the model's. Without `live`, finals are those of recordings. The
+    voice-activity model is loaded only if the settings or the query need it, because importing its runtime takes time.
 
     Raises: ModelError; NotRecognized if the query is not supported.
     """
@@ -51,7 +52,7 @@ async def open_local(
     if settings.vad == "auto" and not query.get("vad_events"):
         settings = settings.model_copy(update={"vad": "off"})
     async with open_replica(settings) as replica:
-        yield LocalTranscriber(replica, sample_rate, **query)
+        yield LocalTranscriber(replica, sample_rate, live=live, **query)
 
 
 @asynccontextmanager
@@ -72,7 +73,9 @@ async def open_replica(settings: Settings) -> AsyncIterator[Replica]:
 class LocalTranscriber:
     """Turns recordings into a server's messages; several can run concurrently and share batches."""
 
-    def __init__(self, replica: Replica, sample_rate: int | None = None, **query: QueryValue) -> None:
+    def __init__(
+        self, replica: Replica, sample_rate: int | None = None, *, live: bool = True, **query: QueryValue
+    ) -> None:
         """Parse the query. Raises: NotRecognized if a server would refuse it, or if key terms would be ignored."""
         self._replica = replica
         self._model = replica.models.default
@@ -91,6 +94,7 @@ class LocalTranscriber:
                 detects=self._model.facts.prompts is not None,
                 speakers=replica.settings.speakers,
             )
+            request = replace(request, live=live)
             self._request = request.with_own(replica.own_forms, written=self._model.facts.tokens.written)
             self._model.check(self._request)
         except BadParameter as error:

@@ -100,8 +100,9 @@ PARAMETERS = (
         "an unknown name is refused, with the list of valid ones",
         ours=True),
     Parameter("finals", {"enum": [*FINALS]}, "the server's", "`accurate` adds a second pass to finals.",
-        "`accurate`: segments end at a longer pause, and each finished segment is decoded again as a whole; finals are "
-        "later and better, partials are the same; refused for published models and without beam search",
+        "by default `accurate` for recordings and `fast` for streams; `accurate`: segments end at a longer pause, and "
+        "each finished segment is decoded again as a whole; finals are later and better, partials are the same; "
+        "refused for published models and without beam search",
         ours=True),
     Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
         "capitals, commas, periods and question marks in English finals, predicted from the words; interim results "

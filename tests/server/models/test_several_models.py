@@ -114,8 +114,8 @@ def check(server: LiveServer, way: str, query: dict[str, str], text: str) -> Non
 @pytest.mark.parametrize("way", WAYS)
 def test_a_request_has_the_grammar_and_the_finals_that_it_asks_for(server: LiveServer, way: str) -> None:
     asked: list[tuple[dict[str, str], str]] = [
-        ({}, "no one"),
-        ({"grammar": "titled"}, "No One"),
+        ({}, "no ONE" if "upload" in way else "no one"),  # recordings have a second pass
+        ({"grammar": "titled", "finals": "fast"}, "No One"),
         ({"finals": "accurate"}, "no ONE"),
         ({"finals": "fast"}, "no one"),
         ({"grammar": "titled", "finals": "accurate"}, "NO ONE"),
@@ -127,7 +127,7 @@ def test_a_request_has_the_grammar_and_the_finals_that_it_asks_for(server: LiveS
 @pytest.mark.parametrize("way", BY_MODEL)
 def test_a_request_has_the_model_that_it_asks_for(server: LiveServer, way: str) -> None:
     for query, name in (({"model": "ES"}, "es"), ({"language": "es-MX"}, "es"), ({"model": "en"}, "en")):
-        check(server, way, query, TEXTS[name])
+        check(server, way, query, "no ONE" if (name, "upload" in way) == ("en", True) else TEXTS[name])
         assert server.metric(f'tutti_batches_total{{model="{name}"}}') > 0
 
 

@@ -15,6 +15,7 @@ from server.replica import Replica, build_replica
 from server.settings import Settings
 from server.tools import local
 from server.tools.local import LocalTranscriber, NotRecognized, open_local
+from tests.support.servers.recognizers.shouting import ShoutingDecoder
 from tests.support.servers.recognizers.spelling import SpellingModel, silence, spell, spelling_decoder
 from tutti_asr_client.messages import Results
 
@@ -22,7 +23,7 @@ from tutti_asr_client.messages import Results
 def replica(**settings: Any) -> Replica:
     return build_replica(
         Settings(max_streams=2, **settings),
-        [LoadedModel.of(SpellingModel(), spelling_decoder())],
+        [LoadedModel.of(SpellingModel(), spelling_decoder(), accurate=ShoutingDecoder())],
         {},
         time.perf_counter,
     )
@@ -43,22 +44,31 @@ def test_bad_parameters_and_unsupported_key_terms_are_rejected() -> None:
         LocalTranscriber(replica(), keyterm="foo")
 
 
-def test_a_recording_gets_its_words_in_a_final_result() -> None:
+@pytest.mark.parametrize(
+    ("live", "finals", "text"),
+    [
+        (True, "auto", "hello there"),
+        (False, "auto", "hello THERE"),
+        (False, "fast", "hello there"),
+        (True, "accurate", "hello THERE"),
+    ],
+)
+def test_a_recording_gets_its_words_in_a_final_result(live: bool, finals: str, text: str) -> None:
     async def pcm() -> AsyncIterator[bytes]:
         audio = spell("hello there").tobytes() + silence(0.5).tobytes()
         for start in range(0, len(audio), 3_001):  # an odd size: splits samples between chunks
             yield audio[start : start + 3_001]
 
     async def run() -> list[str]:
-        served = replica()
+        served = replica(finals=finals)
         await served.models.start()
         try:
-            messages = [m async for m in LocalTranscriber(served).stream(pcm())]
+            messages = [m async for m in LocalTranscriber(served, live=live).stream(pcm())]
         finally:
             await asyncio.to_thread(served.models.stop, 5.0)
         return [m.text for m in messages if isinstance(m, Results) and m.is_final and m.text]
 
-    assert asyncio.run(run()) == ["hello there"]
+    assert asyncio.run(run()) == [text]
 
 
 def test_any_number_of_concurrent_recordings_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
