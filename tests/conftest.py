@@ -1,5 +1,7 @@
 """What every test shares."""
 
+import asyncio
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -124,6 +126,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path in slow or item.get_closest_marker("release"):
             item.add_marker("slow")
     items.sort(key=lambda item: slow.index(item.path) if item.path in slow else len(slow))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
 
 
 @pytest.fixture(autouse=True, scope="session")

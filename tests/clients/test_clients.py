@@ -9,7 +9,7 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from tests.support.clients.client_bench import WITHIN_S, client_tasks, noise, results, wait_for
+from tests.support.clients.client_bench import WITHIN_S, client_tasks, noise, results
 from tests.support.clients.fake_listen import STEP_BYTES, STEP_S, FakeListen, Plan, text_of
 from tutti_asr_client.address import http_url, is_loopback, listen_url
 from tutti_asr_client.errors import BadMessage, BadUrl, ClosedAbnormally, Refused, Unreachable
@@ -137,85 +137,70 @@ def test_chinese_is_written_without_spaces() -> None:
 # The live client
 
 
-def test_a_stream_is_opened_used_and_closed() -> None:
-    async def main() -> None:
-        pcm = noise(3.5)
-        async with FakeListen().running() as server:
-            async with connect(server.url, api_key="k", interim_results=False, tag=["a", "b"]) as client:
-                await client.keep_alive()
-                await client.send(pcm[:1000])
-                await client.send(np.frombuffer(pcm[1000:], np.int16))
-                await client.close_stream()
-                got = [message async for message in client]
-            [seen] = server.connections
-            assert seen.query == {
-                "encoding": ["linear16"],
-                "sample_rate": ["16000"],
-                "interim_results": ["false"],
-                "tag": ["a", "b"],
-            }
-            assert seen.headers["authorization"] == "Token k"
-            assert bytes(seen.audio) == pcm
-            assert seen.controls == ["KeepAlive", "CloseStream"]
-        *partials, final, metadata = got
-        assert [type(message) for message in partials] == [Results] * 3
-        assert isinstance(final, Results)
-        assert (final.is_final, final.text) == (True, text_of(pcm))
-        assert final.cursor_s == pytest.approx(3.5 * STEP_S)
-        assert [word.word for word in final.words] == text_of(pcm).split()
-        assert isinstance(metadata, Metadata)
-
-    wait_for(main())
-
-
-def test_finalize_answers_and_leaves_the_stream_open() -> None:
-    async def main() -> None:
-        async with FakeListen().running() as server, connect(server.url) as client:
-            await client.send(noise(2))
-            await client.finalize(channel=0)
-            while not (isinstance(message := await anext(client), Results) and message.from_finalize):
-                pass
-            await client.send(noise(1, seed=5))
+async def test_a_stream_is_opened_used_and_closed() -> None:
+    pcm = noise(3.5)
+    async with FakeListen().running() as server:
+        async with connect(server.url, api_key="k", interim_results=False, tag=["a", "b"]) as client:
+            await client.keep_alive()
+            await client.send(pcm[:1000])
+            await client.send(np.frombuffer(pcm[1000:], np.int16))
             await client.close_stream()
-            rest = [message async for message in client]
-            assert [m.text for m in rest if isinstance(m, Results) and m.is_final] == [text_of(noise(1, seed=5))]
-
-    wait_for(main())
-
-
-def test_a_refused_handshake_carries_status_retry_after_and_message() -> None:
-    async def main() -> None:
-        async with FakeListen(lambda _: Plan(refuse=503)).running() as server:
-            with pytest.raises(Refused, match="no room") as refused:
-                async with connect(server.url):
-                    pass
-        assert (refused.value.status, refused.value.retry_after_s) == (503, 2.0)
-
-    wait_for(main())
-
-
-def test_an_abnormal_close_is_an_error_with_its_code() -> None:
-    async def main() -> None:
-        async with FakeListen(lambda _: Plan(close_after=1)).running() as server, connect(server.url) as client:
-            await client.send(noise(2))
-            with pytest.raises(ClosedAbnormally, match="NET-0000") as closed:
-                [message async for message in client]
-            assert closed.value.code == 1011
-            with pytest.raises(ClosedAbnormally):
-                await client.send(noise(1))
-
-    wait_for(main())
+            got = [message async for message in client]
+        [seen] = server.connections
+        assert seen.query == {
+            "encoding": ["linear16"],
+            "sample_rate": ["16000"],
+            "interim_results": ["false"],
+            "tag": ["a", "b"],
+        }
+        assert seen.headers["authorization"] == "Token k"
+        assert bytes(seen.audio) == pcm
+        assert seen.controls == ["KeepAlive", "CloseStream"]
+    *partials, final, metadata = got
+    assert [type(message) for message in partials] == [Results] * 3
+    assert isinstance(final, Results)
+    assert (final.is_final, final.text) == (True, text_of(pcm))
+    assert final.cursor_s == pytest.approx(3.5 * STEP_S)
+    assert [word.word for word in final.words] == text_of(pcm).split()
+    assert isinstance(metadata, Metadata)
 
 
-def test_no_server_at_the_address_raises_unreachable() -> None:
-    async def main() -> None:
-        async with FakeListen().running() as server:
-            url = server.url
-        with pytest.raises(Unreachable, match=url):
-            async with connect(url):
+async def test_finalize_answers_and_leaves_the_stream_open() -> None:
+    async with FakeListen().running() as server, connect(server.url) as client:
+        await client.send(noise(2))
+        await client.finalize(channel=0)
+        while not (isinstance(message := await anext(client), Results) and message.from_finalize):
+            pass
+        await client.send(noise(1, seed=5))
+        await client.close_stream()
+        rest = [message async for message in client]
+        assert [m.text for m in rest if isinstance(m, Results) and m.is_final] == [text_of(noise(1, seed=5))]
+
+
+async def test_a_refused_handshake_carries_status_retry_after_and_message() -> None:
+    async with FakeListen(lambda _: Plan(refuse=503)).running() as server:
+        with pytest.raises(Refused, match="no room") as refused:
+            async with connect(server.url):
                 pass
+    assert (refused.value.status, refused.value.retry_after_s) == (503, 2.0)
 
-    wait_for(main())
+
+async def test_an_abnormal_close_is_an_error_with_its_code() -> None:
+    async with FakeListen(lambda _: Plan(close_after=1)).running() as server, connect(server.url) as client:
+        await client.send(noise(2))
+        with pytest.raises(ClosedAbnormally, match="NET-0000") as closed:
+            [message async for message in client]
+        assert closed.value.code == 1011
+        with pytest.raises(ClosedAbnormally):
+            await client.send(noise(1))
+
+
+async def test_no_server_at_the_address_raises_unreachable() -> None:
+    async with FakeListen().running() as server:
+        url = server.url
+    with pytest.raises(Unreachable, match=url):
+        async with connect(url):
+            pass
 
 
 # The transcriber
@@ -238,52 +223,40 @@ class Tape:
             yield message
 
 
-def test_a_file_is_sent_at_most_two_seconds_ahead_of_the_answers() -> None:
-    async def main() -> None:
-        tape = Tape([noise(1, seed=number) for number in range(20)])
-        async with FakeListen(lambda _: Plan(delay_s=0.01)).running() as server:
-            transcriber = RemoteTranscriber(server.url, ahead_s=4 * STEP_S)
-            async for message in transcriber.stream(tape):
-                if isinstance(message, Results):
-                    tape.answered_s = message.cursor_s
-        assert 3 * STEP_S < max(tape.leads_s) < 7 * STEP_S
-
-    wait_for(main())
+async def test_a_file_is_sent_at_most_two_seconds_ahead_of_the_answers() -> None:
+    tape = Tape([noise(1, seed=number) for number in range(20)])
+    async with FakeListen(lambda _: Plan(delay_s=0.01)).running() as server:
+        transcriber = RemoteTranscriber(server.url, ahead_s=4 * STEP_S)
+        async for message in transcriber.stream(tape):
+            if isinstance(message, Results):
+                tape.answered_s = message.cursor_s
+    assert 3 * STEP_S < max(tape.leads_s) < 7 * STEP_S
 
 
-def test_audio_is_sent_in_real_time_to_a_server_that_does_not_answer_steps() -> None:
-    async def main() -> None:
-        async with FakeListen(lambda _: Plan(silent=True)).running() as server:
-            transcriber = RemoteTranscriber(server.url, ahead_s=2 * STEP_S)
-            tape = Tape([noise(1)] * 8)
-            streaming = asyncio.create_task(anext(aiter(transcriber.stream(tape))))
-            assert await server.received.get() == "CloseStream"
-            assert len(server.connections[0].audio) == 8 * STEP_BYTES
-            streaming.cancel()
-            await asyncio.wait({streaming})
-
-    wait_for(main())
+async def test_audio_is_sent_in_real_time_to_a_server_that_does_not_answer_steps() -> None:
+    async with FakeListen(lambda _: Plan(silent=True)).running() as server:
+        transcriber = RemoteTranscriber(server.url, ahead_s=2 * STEP_S)
+        tape = Tape([noise(1)] * 8)
+        streaming = asyncio.create_task(anext(aiter(transcriber.stream(tape))))
+        assert await server.received.get() == "CloseStream"
+        assert len(server.connections[0].audio) == 8 * STEP_BYTES
+        streaming.cancel()
+        await asyncio.wait({streaming})
 
 
-def test_a_source_that_fails_ends_the_stream_with_its_error() -> None:
+async def test_a_source_that_fails_ends_the_stream_with_its_error() -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield noise(1)
         raise LookupError("tape torn")
 
-    async def main() -> None:
-        async with FakeListen().running() as server:
-            with pytest.raises(LookupError, match="tape torn"):
-                [message async for message in RemoteTranscriber(server.url).stream(broken())]
-
-    wait_for(main())
+    async with FakeListen().running() as server:
+        with pytest.raises(LookupError, match="tape torn"):
+            [message async for message in RemoteTranscriber(server.url).stream(broken())]
 
 
-def test_closing_a_transcription_early_ends_its_connection_and_tasks() -> None:
-    async def main() -> None:
-        async with FakeListen().running() as server:
-            async with aclosing(RemoteTranscriber(server.url).stream(Tape([noise(1)] * 100))) as messages:
-                await anext(messages)
-            assert not client_tasks()
-            assert await asyncio.wait_for(server.gone.get(), WITHIN_S) == 1000
-
-    wait_for(main())
+async def test_closing_a_transcription_early_ends_its_connection_and_tasks() -> None:
+    async with FakeListen().running() as server:
+        async with aclosing(RemoteTranscriber(server.url).stream(Tape([noise(1)] * 100))) as messages:
+            await anext(messages)
+        assert not client_tasks()
+        assert await asyncio.wait_for(server.gone.get(), WITHIN_S) == 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,8 @@ class Conversation:
         """Cut the connection, and wait for the next one."""
         before = self.stream.events.connections
         for server in self._servers:
-            server.server.loop.call_soon_threadsafe(_cut_all, server)
+            server.cut_connections()
         await self.until(lambda: self.stream.events.connections > before)
-
-
-def _cut_all(server: LiveServer) -> None:
-    for session in server.replica.sessions.snapshot():
-        session._transport.abort()
 
 
 @asynccontextmanager
@@ -113,55 +108,45 @@ async def conversation(servers: list[LiveServer], **options: Any) -> AsyncIterat
             receiving.cancel()
 
 
-def run(main: Coroutine[object, object, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 3 * WAIT_S))
-
-
 @pytest.mark.parametrize("resumable", [True, False], ids=["tickets", "plain"])
-def test_what_the_agent_said_still_counts_after_reconnecting(servers: list[LiveServer], resumable: bool) -> None:
-    async def main() -> None:
-        async with conversation(servers, resumable=resumable) as talk:
-            await talk.stream.add_context("Kowalczyk")
-            await talk.answer(lambda m: isinstance(m, ContextSuccess))
-            await talk.stream.send(np.concatenate([spell("hello there "), silence(2.0)]))
-            await talk.covered(1.9)
-            if resumable:  # a ticket follows the results that it covers
-                await talk.until(lambda: talk.stream._stream._ticket is not None)
-            await talk.stream.add_context("Mircea")
-            await talk.answer(lambda m: isinstance(m, ContextSuccess))
-            for _ in range(3):
-                await talk.cut()
-                assert await talk.in_force() == ("kowalczyk", "mircea")
-            assert talk.stream.events.resumed == (3 if resumable else 0)
-            assert sum(isinstance(m, ContextSuccess) for m in talk.received) == 5, "one for each request"
-
-    run(main())
-
-
-def test_a_rewind_reaches_finals_from_before_a_reconnection(servers: list[LiveServer]) -> None:
-    async def main() -> None:
-        transcript = Transcript()
-        async with conversation(servers, rewind=10) as talk:
-            await talk.stream.send(np.concatenate([spell("hello there "), silence(1.5), spell("my name is mircea ")]))
-            await talk.stream.finalize()
-            await talk.answer(lambda m: isinstance(m, Results) and m.from_finalize)
+async def test_what_the_agent_said_still_counts_after_reconnecting(servers: list[LiveServer], resumable: bool) -> None:
+    async with conversation(servers, resumable=resumable) as talk:
+        await talk.stream.add_context("Kowalczyk")
+        await talk.answer(lambda m: isinstance(m, ContextSuccess))
+        await talk.stream.send(np.concatenate([spell("hello there "), silence(2.0)]))
+        await talk.covered(1.9)
+        if resumable:  # a ticket follows the results that it covers
+            await talk.until(lambda: talk.stream._stream._ticket is not None)
+        await talk.stream.add_context("Mircea")
+        await talk.answer(lambda m: isinstance(m, ContextSuccess))
+        for _ in range(3):
             await talk.cut()
-            await talk.stream.rewind(10, ["mircea"])
-            found = await talk.answer(lambda m: isinstance(m, Results) and m.correction)
-            await talk.stream.rewind(11)
-            await talk.answer(lambda m: isinstance(m, RewindFailure))
-            await talk.stream.send(np.concatenate([spell("and so on "), silence(1.5)]))
-        assert isinstance(found, Results)
-        assert (found.start, found.text) == (0.0, "hello there my name is mircea")
-        assert talk.stream.events.replayed == 1
-        finals = [m for m in talk.received if isinstance(m, Results) and m.is_final]
-        said = [final.text for final in finals if final.text and not final.correction]
-        assert said == ["hello there", "my name is mircea", "and so on"], "none is delivered again"
-        for final in finals:
-            transcript.add(final)
-        assert transcript.text == "hello there my name is mircea and so on"
+            assert await talk.in_force() == ("kowalczyk", "mircea")
+        assert talk.stream.events.resumed == (3 if resumable else 0)
+        assert sum(isinstance(m, ContextSuccess) for m in talk.received) == 5, "one for each request"
 
-    run(main())
+
+async def test_a_rewind_reaches_finals_from_before_a_reconnection(servers: list[LiveServer]) -> None:
+    transcript = Transcript()
+    async with conversation(servers, rewind=10) as talk:
+        await talk.stream.send(np.concatenate([spell("hello there "), silence(1.5), spell("my name is mircea ")]))
+        await talk.stream.finalize()
+        await talk.answer(lambda m: isinstance(m, Results) and m.from_finalize)
+        await talk.cut()
+        await talk.stream.rewind(10, ["mircea"])
+        found = await talk.answer(lambda m: isinstance(m, Results) and m.correction)
+        await talk.stream.rewind(11)
+        await talk.answer(lambda m: isinstance(m, RewindFailure))
+        await talk.stream.send(np.concatenate([spell("and so on "), silence(1.5)]))
+    assert isinstance(found, Results)
+    assert (found.start, found.text) == (0.0, "hello there my name is mircea")
+    assert talk.stream.events.replayed == 1
+    finals = [m for m in talk.received if isinstance(m, Results) and m.is_final]
+    said = [final.text for final in finals if final.text and not final.correction]
+    assert said == ["hello there", "my name is mircea", "and so on"], "none is delivered again"
+    for final in finals:
+        transcript.add(final)
+    assert transcript.text == "hello there my name is mircea and so on"
 
 
 def test_the_javascript_client_keeps_both_over_cut_connections(servers: list[LiveServer], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,15 +23,10 @@ from tutti_asr_client.resilient import REPLAY_BURST_S, MessageQueue, ResilientCl
 from tutti_asr_client.retry import Retry
 from tutti_asr_client.stream import open_stream
 
-WITHIN_S = 20.0  # only a failing test waits that long
 AT_ONCE = Retry(limit_s=5.0, first_wait_s=0.001, longest_wait_s=0.01)
 SHAPE = Shape(rate=16000)
 FINALIZE = '{"type":"Finalize"}'
 CLOSE = '{"type":"CloseStream"}'
-
-
-def wait_for(main: Coroutine[object, object, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(main, WITHIN_S))
 
 
 def noise(size: int, seed: int = 0) -> bytes:
@@ -117,7 +112,7 @@ def test_refused_and_cut_connections_give_the_messages_of_one_stream(
         assert received[-1].duration == pytest.approx(73_334 / 32_000, abs=1e-3)
         assert stream.events.lost_s == 0
 
-    wait_for(main())
+    asyncio.run(main())
 
 
 # One thing at a time
@@ -127,178 +122,148 @@ def events_of(events: list[Event], kind: type) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_connection_events_are_reported_and_counted() -> None:
-    async def main() -> None:
-        events: list[Event] = []
-        faults = cut_at(
-            Faults(hear=12, code=1012, drain=True), Faults(refuse=503), Faults(hear=14), Faults(keys=("other",))
-        )
-        async with (
-            FakeReplica(faults).running() as server,
-            open_stream(server.url, resumable=True, retry=AT_ONCE, on_event=events.append) as stream,
-        ):
-            received = await play(stream, noise(80_000), CLOSE)
-        assert said(received) == undisturbed(noise(80_000), CLOSE)
-        assert server.queries[0]["resumable"] == ["true"]
-        beginnings = [event.beginning for event in events_of(events, Connected)]
-        assert beginnings == [Beginning.NEW, Beginning.TICKET, Beginning.REPLAY]
-        assert [type(event.error) for event in events_of(events, Waiting)] == [
-            ClosedAbnormally,
-            Refused,
-            ClosedAbnormally,
-        ]
-        assert [event.code for event in events_of(events, TicketRefused)] == ["TICKET_FORGED"]
-        assert len(events_of(events, CaughtUp)) == 2
-        sums = stream.events
-        assert (sums.connections, sums.reconnects, sums.resumed, sums.replayed) == (3, 2, 1, 1)
-        assert sums.refused_tickets == ["TICKET_FORGED"]
-        assert len(sums.resume_s) == len(sums.caught_up_s) == 2
-        assert 0 < sums.replayed_s < 5
-        assert not events_of(events, AudioLost)
-
-    wait_for(main())
+async def test_connection_events_are_reported_and_counted() -> None:
+    events: list[Event] = []
+    faults = cut_at(
+        Faults(hear=12, code=1012, drain=True), Faults(refuse=503), Faults(hear=14), Faults(keys=("other",))
+    )
+    async with (
+        FakeReplica(faults).running() as server,
+        open_stream(server.url, resumable=True, retry=AT_ONCE, on_event=events.append) as stream,
+    ):
+        received = await play(stream, noise(80_000), CLOSE)
+    assert said(received) == undisturbed(noise(80_000), CLOSE)
+    assert server.queries[0]["resumable"] == ["true"]
+    beginnings = [event.beginning for event in events_of(events, Connected)]
+    assert beginnings == [Beginning.NEW, Beginning.TICKET, Beginning.REPLAY]
+    assert [type(event.error) for event in events_of(events, Waiting)] == [
+        ClosedAbnormally,
+        Refused,
+        ClosedAbnormally,
+    ]
+    assert [event.code for event in events_of(events, TicketRefused)] == ["TICKET_FORGED"]
+    assert len(events_of(events, CaughtUp)) == 2
+    sums = stream.events
+    assert (sums.connections, sums.reconnects, sums.resumed, sums.replayed) == (3, 2, 1, 1)
+    assert sums.refused_tickets == ["TICKET_FORGED"]
+    assert len(sums.resume_s) == len(sums.caught_up_s) == 2
+    assert 0 < sums.replayed_s < 5
+    assert not events_of(events, AudioLost)
 
 
-def test_close_1008_raises_in_the_iteration_and_in_send() -> None:
-    async def main() -> None:
-        async with (
-            FakeReplica(lambda _: Faults(hear=3, code=1008)).running() as server,
-            open_stream(server.url, retry=AT_ONCE) as stream,
-        ):
-            for _ in range(3):
-                await stream.send(noise(2_000))
-            with pytest.raises(ClosedAbnormally) as closed:
-                await _all(stream)
-            assert closed.value.code == 1008
-            with pytest.raises(ClosedAbnormally):
-                await stream.send(noise(10))
-            assert server.handshakes == 1
-
-    wait_for(main())
+async def test_close_1008_raises_in_the_iteration_and_in_send() -> None:
+    async with (
+        FakeReplica(lambda _: Faults(hear=3, code=1008)).running() as server,
+        open_stream(server.url, retry=AT_ONCE) as stream,
+    ):
+        for _ in range(3):
+            await stream.send(noise(2_000))
+        with pytest.raises(ClosedAbnormally) as closed:
+            await _all(stream)
+        assert closed.value.code == 1008
+        with pytest.raises(ClosedAbnormally):
+            await stream.send(noise(10))
+        assert server.handshakes == 1
 
 
-def test_a_lost_server_raises_in_iteration_and_send_when_the_budget_is_spent() -> None:
-    async def main() -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            async with FakeReplica(keys=()).running() as server:
-                patience = Retry(limit_s=0.2, first_wait_s=0.01)
-                stream = await stack.enter_async_context(open_stream(server.url, retry=patience, held_s=3))
+async def test_a_lost_server_raises_in_iteration_and_send_when_the_budget_is_spent() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with FakeReplica(keys=()).running() as server:
+            patience = Retry(limit_s=0.2, first_wait_s=0.01)
+            stream = await stack.enter_async_context(open_stream(server.url, retry=patience, held_s=3))
+            await stream.send(noise(16_000))
+            await server.until(lambda: bool(server.streams and server.streams[0].received_audio))
+
+        async def speak() -> None:
+            while True:  # until the log is full, and then until it fails
                 await stream.send(noise(16_000))
-                await server.until(lambda: bool(server.streams and server.streams[0].received_audio))
 
-            async def speak() -> None:
-                while True:  # until the log is full, and then until it fails
-                    await stream.send(noise(16_000))
-
-            for task in (asyncio.create_task(_all(stream)), asyncio.create_task(speak())):
-                with pytest.raises((Unreachable, ClosedAbnormally)):
-                    await task
-            assert stream.events.waits > 0
-
-    wait_for(main())
+        for task in (asyncio.create_task(_all(stream)), asyncio.create_task(speak())):
+            with pytest.raises((Unreachable, ClosedAbnormally)):
+                await task
+        assert stream.events.waits > 0
 
 
-def test_replicas_are_tried_in_order_with_one_ticket() -> None:
-    async def main() -> None:
-        async with FakeReplica(cut_at(Faults(hear=12))).running() as one, FakeReplica().running() as other:
-            urls = ["ws://127.0.0.1:9", one.url, other.url]  # no server at the first
-            async with open_stream(urls, resumable=True, retry=AT_ONCE) as stream:
-                received = await play(stream, noise(64_000), CLOSE)
-            assert said(received) == undisturbed(noise(64_000), CLOSE)
-            assert (one.handshakes, other.handshakes, stream.events.resumed) == (1, 1, 1)
-
-    wait_for(main())
+async def test_replicas_are_tried_in_order_with_one_ticket() -> None:
+    async with FakeReplica(cut_at(Faults(hear=12))).running() as one, FakeReplica().running() as other:
+        urls = ["ws://127.0.0.1:9", one.url, other.url]  # no server at the first
+        async with open_stream(urls, resumable=True, retry=AT_ONCE) as stream:
+            received = await play(stream, noise(64_000), CLOSE)
+        assert said(received) == undisturbed(noise(64_000), CLOSE)
+        assert (one.handshakes, other.handshakes, stream.events.resumed) == (1, 1, 1)
 
 
-def test_a_server_without_pongs_is_replaced_by_the_next() -> None:
-    async def main() -> None:
-        async with FakeReplica(cut_at(Faults(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
-            urls = [one.url, other.url]
-            async with open_stream(urls, resumable=True, retry=AT_ONCE, dead_after_s=0.3) as stream:
-                received = await play(stream, noise(64_000), CLOSE)
-            assert said(received) == undisturbed(noise(64_000), CLOSE)
-            assert other.handshakes == 1
-
-    wait_for(main())
+async def test_a_server_without_pongs_is_replaced_by_the_next() -> None:
+    async with FakeReplica(cut_at(Faults(hear=12, hang=True))).running() as one, FakeReplica().running() as other:
+        urls = [one.url, other.url]
+        async with open_stream(urls, resumable=True, retry=AT_ONCE, dead_after_s=0.3) as stream:
+            received = await play(stream, noise(64_000), CLOSE)
+        assert said(received) == undisturbed(noise(64_000), CLOSE)
+        assert other.handshakes == 1
 
 
-def test_a_replay_is_rate_limited_and_live_audio_is_not() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        audio = noise(64_000 + 192_000)  # the burst, and six seconds
-        async with FakeReplica(keys=()).running() as server:  # noqa: SIM117 - as above
-            async with open_stream(server.url, retry=AT_ONCE, replay_speed=15.0) as stream:
-                began_s = loop.time()
-                await stream.send(audio)
-                await server.until(lambda: len(server.streams[0].received_audio) == len(audio))
-                assert loop.time() - began_s < 0.4, "nothing was lost, so nothing is delayed"
-                server.hang_up()
-                began_s = loop.time()
-                await stream.close_stream()
-                assert said(await _all(stream)) == undisturbed(audio, CLOSE)
-                again = len(server.streams[1].received_audio) / 32_000
-                assert loop.time() - began_s >= (again - REPLAY_BURST_S) / 15.0 - 0.01
-
-    wait_for(main())
-
-
-def test_closing_a_stream_ends_its_tasks() -> None:
-    async def main() -> None:
-        async with FakeReplica().running() as server:
-            async with open_stream(server.url, resumable=True) as stream:
-                await stream.send(noise(20_000))
-                await anext(stream)
-                assert client_tasks(), "the check detects them"
-            async with open_stream(server.url) as stream:
-                stream.abort()
-                with pytest.raises(ClosedAbnormally, match="aborted"):
-                    await _all(stream)
-            assert not client_tasks()
-
-    wait_for(main())
-
-
-def test_send_after_close_stream_raises() -> None:
-    async def main() -> None:
-        async with FakeReplica().running() as server, open_stream(server.url) as stream:
+async def test_a_replay_is_rate_limited_and_live_audio_is_not() -> None:
+    loop = asyncio.get_running_loop()
+    audio = noise(64_000 + 192_000)  # the burst, and six seconds
+    async with FakeReplica(keys=()).running() as server:  # noqa: SIM117 - as above
+        async with open_stream(server.url, retry=AT_ONCE, replay_speed=15.0) as stream:
+            began_s = loop.time()
+            await stream.send(audio)
+            await server.until(lambda: len(server.streams[0].received_audio) == len(audio))
+            assert loop.time() - began_s < 0.4, "nothing was lost, so nothing is delayed"
+            server.hang_up()
+            began_s = loop.time()
             await stream.close_stream()
-            with pytest.raises(ClosedAbnormally, match="has been closed"):
-                await stream.send(noise(2))
+            assert said(await _all(stream)) == undisturbed(audio, CLOSE)
+            again = len(server.streams[1].received_audio) / 32_000
+            assert loop.time() - began_s >= (again - REPLAY_BURST_S) / 15.0 - 0.01
 
-    wait_for(main())
+
+async def test_closing_a_stream_ends_its_tasks() -> None:
+    async with FakeReplica().running() as server:
+        async with open_stream(server.url, resumable=True) as stream:
+            await stream.send(noise(20_000))
+            await anext(stream)
+            assert client_tasks(), "the check detects them"
+        async with open_stream(server.url) as stream:
+            stream.abort()
+            with pytest.raises(ClosedAbnormally, match="aborted"):
+                await _all(stream)
+        assert not client_tasks()
 
 
-def test_a_full_message_queue_drops_interims_and_keeps_finals() -> None:
+async def test_send_after_close_stream_raises() -> None:
+    async with FakeReplica().running() as server, open_stream(server.url) as stream:
+        await stream.close_stream()
+        with pytest.raises(ClosedAbnormally, match="has been closed"):
+            await stream.send(noise(2))
+
+
+async def test_a_full_message_queue_drops_interims_and_keeps_finals() -> None:
     def message(number: int, *, final: bool) -> Results:
         return Results(channel=Channel(()), start=float(number), is_final=final)
 
-    async def main() -> None:
-        queue = MessageQueue(4)
-        for number in range(6):
-            await queue.put(message(number, final=number % 2 == 0))
-        late = asyncio.create_task(queue.put(message(6, final=True)))
-        later = asyncio.create_task(queue.put(message(7, final=False)))
+    queue = MessageQueue(4)
+    for number in range(6):
+        await queue.put(message(number, final=number % 2 == 0))
+    late = asyncio.create_task(queue.put(message(6, final=True)))
+    later = asyncio.create_task(queue.put(message(7, final=False)))
+    await asyncio.sleep(0)
+    assert (late.done(), later.done()) == (True, False), "four finals are kept, and the next must wait"
+    queue.end()
+    got = []
+    while (one := await queue.get()) is not None:
+        got.append((one.start, one.is_final))
         await asyncio.sleep(0)
-        assert (late.done(), later.done()) == (True, False), "four finals are kept, and the next must wait"
-        queue.end()
-        got = []
-        while (one := await queue.get()) is not None:
-            got.append((one.start, one.is_final))
-            await asyncio.sleep(0)
-        assert got == [(0.0, True), (2.0, True), (4.0, True), (6.0, True), (7.0, False)]
-
-    wait_for(main())
+    assert got == [(0.0, True), (2.0, True), (4.0, True), (6.0, True), (7.0, False)]
 
 
-def test_an_error_of_on_event_ends_the_stream_and_is_raised() -> None:
+async def test_an_error_of_on_event_ends_the_stream_and_is_raised() -> None:
     def fail(_: Event) -> None:
         raise LookupError("no such window")
 
-    async def main() -> None:
-        async with FakeReplica().running() as server, open_stream(server.url, on_event=fail) as stream:
-            with pytest.raises(LookupError, match="no such window"):
-                await _all(stream)
-            with pytest.raises(LookupError, match="no such window"):
-                await stream.send(noise(2))
-
-    wait_for(main())
+    async with FakeReplica().running() as server, open_stream(server.url, on_event=fail) as stream:
+        with pytest.raises(LookupError, match="no such window"):
+            await _all(stream)
+        with pytest.raises(LookupError, match="no such window"):
+            await stream.send(noise(2))

@@ -36,16 +36,6 @@ def speech() -> np.ndarray:
     return np.concatenate([part for text in TEXTS for part in (spell(text), silence(0.9))])
 
 
-def cut_all(server: LiveServer) -> None:
-    """Cut all connections of a server, as killing it does."""
-
-    def cut() -> None:
-        for session in server.replica.sessions.snapshot():
-            session._transport.abort()
-
-    server.server.loop.call_soon_threadsafe(cut)
-
-
 class Caller:
     """Sends a recording in pieces at the rate of the answers, and keeps the finals."""
 
@@ -109,7 +99,7 @@ def test_cut_connections_to_real_servers_give_the_same_messages(
     def lose(number: int) -> None:
         if number in places:
             for server in pair:
-                cut_all(server)
+                server.cut_connections()
 
     moved, events = stream(pair, lose)
     assert moved.finals == whole.finals

@@ -119,19 +119,16 @@ def test_a_running_server_accepts_a_new_key_and_refuses_the_old_one(live_server:
         client.finish()  # an open stream stays open
 
 
-def test_sighup_reads_the_file_at_once(tmp_path: Path) -> None:
+async def test_sighup_reads_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(digest("old"))
     ring = KeyRing.load([], path, clock=FakeClock())
 
-    async def hang_up() -> None:
-        done = asyncio.Event()
-        on_sighup(lambda: (ring.reload(), done.set()))
-        path.write_text(digest("new"))
-        os.kill(os.getpid(), signal.SIGHUP)
-        await asyncio.wait_for(done.wait(), 10)
-
-    asyncio.run(hang_up())
+    done = asyncio.Event()
+    on_sighup(lambda: (ring.reload(), done.set()))
+    path.write_text(digest("new"))
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.wait_for(done.wait(), 10)
     assert ring.check(Credentials("new", None)).key == Key.of("new")
 
 

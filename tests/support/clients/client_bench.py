@@ -1,9 +1,8 @@
-"""Helpers of the client's tests: noise that the fake server answers, results, a time limit, a list of tasks."""
+"""Helpers of the client's tests: noise that the fake server answers, results, a list of tasks."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 
 import numpy as np
 
@@ -11,10 +10,6 @@ from tests.support.clients.fake_listen import STEP_BYTES
 from tutti_asr_client.messages import Alternative, Channel, Results, StepTimings
 
 WITHIN_S = 10.0  # only a failing test waits that long
-
-
-def wait_for(main: Coroutine[object, object, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, WITHIN_S))
 
 
 def client_tasks() -> list[asyncio.Task[object]]:

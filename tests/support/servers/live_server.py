@@ -131,6 +131,15 @@ class LiveServer:
         """Return when the condition is true; it is checked whenever a batch, a close or a session's end is reported."""
         self._changes.wait_until(holds, self.server.loop)
 
+    def cut_connections(self) -> None:
+        """Cut all connections, as killing the server does."""
+
+        def cut() -> None:
+            for session in self.replica.sessions.snapshot():
+                session._transport.abort()
+
+        self.server.loop.call_soon_threadsafe(cut)
+
     def wait_idle(self) -> None:
         """Return when every session has ended and every slot is free."""
         self.wait_until(lambda: not len(self.replica.sessions) and not self.replica.models.slots_used)
