@@ -15,7 +15,6 @@ reach as far back as without the loss; repeated results are not delivered again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from enum import Enum, auto
 
 import msgspec
@@ -84,33 +83,22 @@ class Continuity:
         for first in range(0, len(pcm), PIECE_BYTES):
             self.send_log.add_audio(pcm[first : first + PIECE_BYTES])
 
-    def finalize(self, channel: int | None = None) -> None:
-        """Request a final of all audio so far; each channel answers once."""
-        self._of_channels("Finalize", channel)
-
-    def configure(self, keyterms: Sequence[str]) -> None:
-        """Change the key terms for later audio."""
-        self._keyterms.add(self._control("Configure", {0}, keyterms=list(keyterms)))
-
-    def add_context(self, said: str) -> None:
-        """Favor the rare words of another speaker's text in later audio."""
-        self._keyterms.add(self._control("Context", {0}, text=said))
-
-    def rewind(self, seconds: float, keyterms: Sequence[str], channel: int | None) -> None:
-        """Request a correction of the finals of the last seconds; each channel answers once."""
-        self._of_channels("Rewind", channel, seconds=seconds, keyterms=list(keyterms))
+    def control(self, kind: str, channel: int | None = None, **fields: object) -> None:
+        """Send a message of `Controls`; Finalize and Rewind are answered once by each channel, or by this one alone."""
+        every = set(range(self.shape.transcripts))
+        if kind in KINDS:
+            self._keyterms.add(self._append(kind, {0}, **fields))
+        elif channel is None:
+            self._append(kind, every, **fields)
+        else:
+            self._append(kind, {channel} & every, **fields, channel=channel)
 
     def close(self) -> None:
         """End the audio."""
         if self._closing is None:
-            self._closing = self._control("CloseStream", set())
+            self._closing = self._append("CloseStream", set())
 
-    def _of_channels(self, kind: str, channel: int | None, **fields: object) -> None:
-        every = set(range(self.shape.transcripts))
-        asked = every if channel is None else {channel} & every
-        self._control(kind, asked, **fields, **({} if channel is None else {"channel": channel}))
-
-    def _control(self, kind: str, answered_by: set[int], **fields: object) -> Control:
+    def _append(self, kind: str, answered_by: set[int], **fields: object) -> Control:
         text = msgspec.json.encode({"type": kind, **fields}).decode()
         control = Control(kind, text, self.send_log.end, frozenset(answered_by))
         self.send_log.add_control(control)

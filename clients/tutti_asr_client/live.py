@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Self
 
@@ -34,7 +35,37 @@ CLOSE_WITHIN_S = 2.0
 """Time to wait for the server's answer to a close before the connection is aborted."""
 
 
-class ListenClient:
+class Controls(ABC):
+    """Control messages of a stream, whatever number of connections it has."""
+
+    async def finalize(self, channel: int | None = None) -> None:
+        """Request a final of all audio sent so far; the stream stays open."""
+        await self._control("Finalize", channel)
+
+    async def configure(self, keyterms: Sequence[str]) -> None:
+        """Replace the key terms for later audio; answered by `ConfigureSuccess` or `ConfigureFailure`."""
+        await self._control("Configure", keyterms=list(keyterms))
+
+    async def add_context(self, said: str) -> None:
+        """Favor the rare words of another speaker's text for 30 s of audio.
+
+        Answered by `ContextSuccess` or `ContextFailure`.
+        """
+        await self._control("Context", text=said)
+
+    async def rewind(self, seconds: float, keyterms: Sequence[str] = (), channel: int | None = None) -> None:
+        """Decode the finals of the last seconds again, with further key terms. For a stream with `rewind` in its query.
+
+        Each channel answers once, by `Results` with `correction`; a refusal is one `RewindFailure`.
+        """
+        await self._control("Rewind", channel, seconds=seconds, keyterms=list(keyterms))
+
+    @abstractmethod
+    async def _control(self, kind: str, channel: int | None = None, **fields: object) -> None:
+        """Send a message, to one channel or all."""
+
+
+class ListenClient(Controls):
     """An open stream; iterating over it yields the server's messages until a normal close."""
 
     def __init__(self, connection: ClientConnection) -> None:
@@ -53,26 +84,6 @@ class ListenClient:
             ClosedAbnormally: the server has ended the stream.
         """
         await self.send_frame(pcm if isinstance(pcm, bytes) else pcm.astype("<i2").tobytes())
-
-    async def finalize(self, channel: int | None = None) -> None:
-        """Request a final of all audio sent so far; the stream stays open."""
-        await self._control("Finalize", **({} if channel is None else {"channel": channel}))
-
-    async def configure(self, keyterms: Sequence[str]) -> None:
-        """Replace the key terms for later audio; answered by `ConfigureSuccess` or `ConfigureFailure`."""
-        await self._control("Configure", keyterms=list(keyterms))
-
-    async def add_context(self, said: str) -> None:
-        """Favor the rare words of another speaker's text; answered by `ContextSuccess` or `ContextFailure`."""
-        await self._control("Context", text=said)
-
-    async def rewind(self, seconds: float, keyterms: Sequence[str] = (), channel: int | None = None) -> None:
-        """Decode the finals of the last seconds again; answered by `Results` with `correction`, or `RewindFailure`.
-
-        For a stream with `rewind` in its query.
-        """
-        only = {} if channel is None else {"channel": channel}
-        await self._control("Rewind", seconds=seconds, keyterms=list(keyterms), **only)
 
     async def keep_alive(self) -> None:
         """Reset the server's idle timer without sending audio."""
@@ -108,8 +119,9 @@ class ListenClient:
             if message is not None:
                 return message
 
-    async def _control(self, kind: str, **fields: object) -> None:
-        await self.send_frame(msgspec.json.encode({"type": kind, **fields}).decode())
+    async def _control(self, kind: str, channel: int | None = None, **fields: object) -> None:
+        of_channel = {} if channel is None else {"channel": channel}
+        await self.send_frame(msgspec.json.encode({"type": kind, **fields, **of_channel}).decode())
 
     async def send_frame(self, frame: str | bytes) -> None:
         """Send a frame unchanged; wait while the connection's buffer is full.

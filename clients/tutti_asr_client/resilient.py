@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -26,7 +26,7 @@ from tutti_asr_client.connection_events import (
 )
 from tutti_asr_client.continuity import Continuity
 from tutti_asr_client.errors import NORMAL_CLOSE, ClientError, ClosedAbnormally
-from tutti_asr_client.live import ABNORMAL_CLOSE, ListenClient
+from tutti_asr_client.live import ABNORMAL_CLOSE, Controls, ListenClient
 from tutti_asr_client.messages import Message, Results
 from tutti_asr_client.retry import Attempts
 from tutti_asr_client.send_log import CONTROL_BYTES, PIECE_BYTES
@@ -48,8 +48,12 @@ KEEP_ALIVE = '{"type":"KeepAlive"}'
 Connect = Callable[[str], contextlib.AbstractAsyncContextManager[ListenClient]]
 
 
-class ResilientClient:
-    """An open stream; iterating over it yields messages until the stream ends. Created by `open_stream`."""
+class ResilientClient(Controls):
+    """An open stream; iterating over it yields messages until the stream ends. Created by `open_stream`.
+
+    Answers to control messages are delivered once, also after reconnecting, and a Rewind reaches finals from before.
+    Without a ticket, the terms of contexts in force are sent again with the audio, and hold for 30 s from there.
+    """
 
     def __init__(
         self,
@@ -96,36 +100,9 @@ class ResilientClient:
             self._stream.add_audio(piece)
             self._to_send.set()
 
-    async def finalize(self, channel: int | None = None) -> None:
-        """Request a final of all audio sent so far; its answer is delivered once, even after reconnecting."""
+    async def _control(self, kind: str, channel: int | None = None, **fields: object) -> None:
         await self._room_for(CONTROL_BYTES)
-        self._stream.finalize(channel)
-        self._to_send.set()
-
-    async def configure(self, keyterms: Sequence[str]) -> None:
-        """Replace the key terms for later audio."""
-        await self._room_for(CONTROL_BYTES)
-        self._stream.configure(keyterms)
-        self._to_send.set()
-
-    async def add_context(self, said: str) -> None:
-        """Favor the rare words of another speaker's text for 30 s of audio, also after reconnecting.
-
-        Answered by `ContextSuccess` or `ContextFailure`. Without a ticket, the terms in force are sent again with the
-        audio, and hold for 30 s from there.
-        """
-        await self._room_for(CONTROL_BYTES)
-        self._stream.add_context(said)
-        self._to_send.set()
-
-    async def rewind(self, seconds: float, keyterms: Sequence[str] = (), channel: int | None = None) -> None:
-        """Look for further key terms in the finals of the last seconds, also in those from before a reconnection.
-
-        For a stream opened with `rewind`. Each channel answers once, by `Results` with `correction`; a refusal is one
-        `RewindFailure`.
-        """
-        await self._room_for(CONTROL_BYTES)
-        self._stream.rewind(seconds, keyterms, channel)
+        self._stream.control(kind, channel, **fields)
         self._to_send.set()
 
     async def keep_alive(self) -> None:

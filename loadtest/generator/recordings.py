@@ -19,7 +19,7 @@ from loadtest.generator.frames import BINARY, masked
 from loadtest.generator.settings import SAMPLE_RATE, STEP_SAMPLES
 from tutti_asr_client.errors import AudioError, Refused, Unreachable
 from tutti_asr_client.files.audio import read_pcm
-from tutti_asr_client.files.display import SilentDisplay
+from tutti_asr_client.files.display import Display
 from tutti_asr_client.files.file_result import Failed
 from tutti_asr_client.files.transcribe import transcribe_file
 from tutti_asr_client.files.transcriber import Transcriber
@@ -124,7 +124,7 @@ async def reference_texts(recordings: Sequence[Recording], speaking: Callable[[s
     """
     texts: dict[str, str] = {}
     for recording in recordings:
-        outcome = await transcribe_file(recording.path, speaking(recording.language), SilentDisplay(), realtime=False)
+        outcome = await transcribe_file(recording.path, speaking(recording.language), Display(), realtime=False)
         if isinstance(outcome, Failed):
             if isinstance(outcome.error, Unreachable | Refused):
                 raise outcome.error

@@ -159,12 +159,12 @@ def transcribe(
     if speakers and multichannel:
         refuse("--speakers: cannot be combined with --multichannel, which names channels")
     options["diarize"] = speakers
-    shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency, "display": display}
+    shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency}
     piped = sys.stdin.buffer.read() if STDIN in recordings else None
     shared["read"] = RecordingReader(complain, piped, form=form, multichannel=multichannel, names=names)
     # A slot is freed only after its recording's last batch.
     slots = {"max_batch": concurrency, "max_streams": 2 * concurrency * (MAX_CHANNELS if multichannel else 1)}
-    _exit_after(lambda opened: run(recordings, opened, **shared), context, options, slots)
+    _exit_after(lambda opened: run(recordings, opened, display, **shared), context, options, slots)
 
 
 @same_options_as(recognition)

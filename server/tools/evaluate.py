@@ -25,7 +25,7 @@ from server.audio.raw import alaw_table, mulaw_table
 from server.settings import Settings
 from server.tools.local import open_local
 from tutti_asr_client.errors import ClientError
-from tutti_asr_client.files.display import SilentDisplay
+from tutti_asr_client.files.display import Display
 from tutti_asr_client.files.file_result import Failed, Transcribed
 from tutti_asr_client.files.transcribe import transcribe_files
 from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
@@ -102,7 +102,7 @@ class EvaluationFailed(Exception):
     """Some recordings failed, so error rates would be too low; or the query was refused."""
 
 
-class Watch(SilentDisplay):
+class Watch(Display):
     """Records what a client would show: the words of each message, by recording."""
 
     def __init__(self) -> None:

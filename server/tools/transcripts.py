@@ -17,7 +17,7 @@ from server.text.speaker_turns import SPLIT_S
 from server.text.subtitles import SubtitleFormat, cues, cues_by_speaker, speaker_name, subtitles
 from server.tools.recordings import STDIN, BadInput
 from tutti_asr_client import messages
-from tutti_asr_client.files.display import JsonLines, SilentDisplay
+from tutti_asr_client.files.display import Display, JsonLines
 from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed
 from tutti_asr_client.messages import Results, shown
 from tutti_asr_client.transcript import Transcript
@@ -119,7 +119,7 @@ def _relative(path: Path, roots: Sequence[Path]) -> Path:
     return path.relative_to(root)
 
 
-class TextOutput(SilentDisplay):
+class TextOutput(Display):
     """Writes complete transcripts in the order of the recordings; failures go to `complain`."""
 
     def __init__(
@@ -154,7 +154,7 @@ class TextOutput(SilentDisplay):
             target.write_text(rendered(result, self._layout), encoding="utf-8")
 
 
-class JsonOutput(SilentDisplay):
+class JsonOutput(Display):
     """Writes JSON lines to standard output or to the file of each recording."""
 
     def __init__(self, layout: Layout, targets: dict[Path, Path] | None = None) -> None:

@@ -161,9 +161,9 @@ def terms(*frame: Any) -> list[Any]:
 
 def test_contexts_end_after_their_time_and_those_that_were_refused_are_not_repeated() -> None:
     stream = opened()
-    stream.add_context("ask for Zoltan")
+    stream.control("Context", text="ask for Zoltan")
     stream.add_audio(bytes(2 * 100 * 29))
-    stream.add_context("too often")
+    stream.control("Context", text="too often")
     frames(stream)
     stream.receive(ContextSuccess(("zoltan",)))
     assert stream.receive(ContextFailure("CODE")) == [ContextFailure("CODE")]
@@ -178,23 +178,25 @@ def test_contexts_end_after_their_time_and_those_that_were_refused_are_not_repea
     assert frames(stream) == [], "30 s are over"
 
 
-@pytest.mark.parametrize("kind", ["configure", "add_context"])
-def test_an_answer_may_come_before_an_older_ticket_at_its_position(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "changed"), [("Configure", {"keyterms": ["Mircea"]}), ("Context", {"text": "Mircea"})]
+)
+def test_an_answer_may_come_before_an_older_ticket_at_its_position(kind: str, changed: dict[str, object]) -> None:
     """Key terms need no step of the model, so they are answered before the ticket of the audio before them."""
     stream = opened()
     stream.add_audio(bytes(400))
-    stream.configure(["old"])
-    getattr(stream, kind)(["Mircea"] if kind == "configure" else "Mircea")
+    stream.control("Configure", keyterms=["old"])
+    stream.control(kind, **changed)
     stream.add_audio(bytes(200))
     frames(stream)
     stream.receive(ConfigureSuccess(("old",)))
-    answer = ConfigureSuccess(("Mircea",)) if kind == "configure" else ContextSuccess(("mircea",))
+    answer = ConfigureSuccess(("Mircea",)) if kind == "Configure" else ContextSuccess(("mircea",))
     assert stream.receive(answer) == [answer]
     stream.receive(Ticket("of the audio before", 2.0))
     reconnect(stream)
     frames(stream)
     stream.receive(Resumed(2.0))
-    expected = [["Mircea"]] if kind == "configure" else [["old"], "Mircea"]
+    expected = [["Mircea"]] if kind == "Configure" else [["old"], "Mircea"]
     assert terms(*frames(stream)) == [*expected, 200]
     assert stream.receive(answer) == []
 
@@ -207,8 +209,8 @@ def test_a_correction_is_delivered_once_and_a_lost_one_is_asked_for_again() -> N
     stream = Continuity(AudioShape(100, 2), PLENTY, rewind_s=2.0)
     stream.connected()
     stream.add_audio(bytes(1_000))
-    stream.rewind(2.0, ["Mircea"], None)
-    stream.rewind(9.0, [], None)
+    stream.control("Rewind", seconds=2.0, keyterms=["Mircea"])
+    stream.control("Rewind", seconds=9.0, keyterms=[])
     frames(stream)
     for start, end in ((0.0, 1.5), (1.5, 2.5), (2.5, 4.0)):
         stream.receive(results(start, end - start, "yes"))
@@ -227,7 +229,7 @@ def test_a_correction_is_delivered_once_and_a_lost_one_is_asked_for_again() -> N
 def test_a_configure_in_a_refused_ticket_is_sent_again_if_the_next_ticket_lacks_it() -> None:
     stream = opened()
     stream.add_audio(bytes(400))
-    stream.configure(["late"])
+    stream.control("Configure", keyterms=["late"])
     stream.add_audio(bytes(200))
     frames(stream)
     for message in (results(0, 0.5, "yes"), ConfigureSuccess(("late",)), Ticket("knows", 2.0, 1)):
@@ -251,7 +253,7 @@ def test_a_configure_in_a_refused_ticket_is_sent_again_if_the_next_ticket_lacks_
 def test_a_finalize_at_a_tickets_position_is_sent_again_if_the_ticket_lacks_it() -> None:
     stream = opened()
     stream.add_audio(bytes(400))
-    stream.finalize()
+    stream.control("Finalize")
     stream.add_audio(bytes(200))
     frames(stream)
     stream.receive(Ticket("early", 1.0, 0))
@@ -270,7 +272,7 @@ def test_a_finalize_at_a_tickets_position_is_sent_again_if_the_ticket_lacks_it()
 def test_a_stream_is_complete_without_the_close_but_not_without_every_answer() -> None:
     stream = opened()
     stream.add_audio(bytes(200))
-    stream.configure(["late"])
+    stream.control("Configure", keyterms=["late"])
     stream.close()
     frames(stream)
     stream.receive(results(0, 1.0, "yes"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -20,43 +20,20 @@ REFRESH_HZ = 12.5
 """One redraw per 80 ms step: a partial cannot change faster."""
 
 
-class Display(Protocol):
-    """Display of the messages and results of all files; use it as a context manager."""
+class Display(AbstractContextManager["Display"]):
+    """Display of the messages and results of all files. This one shows nothing, for callers that need only results."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        """Show nothing more."""
 
     def results(self, path: Path, results: Results, transcript: Transcript) -> None:
         """Show a file's new message, already added to its transcript."""
-        ...
 
     def done(self, result: FileResult) -> None:
         """Show a file's result."""
-        ...
 
 
-class SilentDisplay:
-    """Display that shows nothing, for callers that only need the results."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
-
-    def results(self, path: Path, results: Results, transcript: Transcript) -> None:
-        """Ignored."""
-
-    def done(self, result: FileResult) -> None:
-        """Ignored."""
-
-
-class JsonLines(SilentDisplay):
+class JsonLines(Display):
     """Display that writes one JSON line per final, and one per finished file."""
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -78,22 +55,28 @@ class JsonLines(SilentDisplay):
         print(line, file=self._out, flush=True)
 
 
-class TerminalDisplay:
-    """Display with a live line per open file, unstable words dim, and finished files above."""
+class _LiveDisplay(Display):
+    """Display whose last lines are drawn again and again."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._open: dict[Path, Text] = {}
         self._live = Live(console=console, refresh_per_second=REFRESH_HZ, transient=True)
 
     def __enter__(self) -> Self:
-        self._live.start()
+        if self._console.is_terminal:
+            self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+
+class TerminalDisplay(_LiveDisplay):
+    """Display with a live line per open file, unstable words dim, and finished files above."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._open: dict[Path, Text] = {}
 
     def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - already in the transcript
         """Redraw the file's line."""
@@ -110,22 +93,8 @@ class TerminalDisplay:
         self._live.update(Text("\n").join(self._open.values()))
 
 
-class UtteranceDisplay(SilentDisplay):
+class UtteranceDisplay(_LiveDisplay):
     """Display of one live source: one line per final; on a terminal, the words after it are drawn live."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, refresh_per_second=REFRESH_HZ, transient=True)
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
 
     def results(self, path: Path, results: Results, transcript: Transcript) -> None:  # noqa: ARG002 - one source
         """Print a final; redraw the words after it."""

@@ -21,7 +21,7 @@ from tutti_asr_client.address import QueryValue, listen_url
 from tutti_asr_client.connection_events import AudioLost, Connected, Event, Waiting
 from tutti_asr_client.errors import ClientError, Interrupted
 from tutti_asr_client.files.audio import read_pcm
-from tutti_asr_client.files.display import Display, JsonLines, SilentDisplay, TerminalDisplay, UtteranceDisplay
+from tutti_asr_client.files.display import Display, JsonLines, UtteranceDisplay
 from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed, of_channels
 from tutti_asr_client.files.microphone import Device, Microphone
 from tutti_asr_client.files.pacing import AudioSource, PcmSource
@@ -42,37 +42,6 @@ Reader = Callable[[Path, int], NDArray[np.int16]]
 """Reads a file as int16 samples at a rate in Hz, (S,) mono or (S, C). Raises: AudioError."""
 
 OpenTranscriber = Callable[[], AbstractAsyncContextManager[Transcriber]]
-
-
-def run_remote(
-    files: Sequence[Path],
-    *,
-    url: str,
-    api_key: str | None = None,
-    realtime: bool = False,
-    as_json: bool = False,
-    concurrency: int = 8,
-    retry_s: float = 0.0,
-    resumable: bool = False,
-    query: Mapping[str, QueryValue] | None = None,
-    display: Display | None = None,
-    read: Reader = read_pcm,
-) -> int:
-    """Transcribe files on the server at `url`; return the exit code. For the other options see `remote`.
-
-    Raises:
-        BadUrl: an address is invalid.
-    """
-    transcriber = remote(url, api_key=api_key, retry_s=retry_s, resumable=resumable, query=query)
-    return run(
-        files,
-        lambda: contextlib.nullcontext(transcriber),
-        realtime=realtime,
-        as_json=as_json,
-        concurrency=concurrency,
-        display=display,
-        read=read,
-    )
 
 
 def remote(
@@ -116,28 +85,29 @@ def _note(notes: Console, event: Event) -> None:
 def run(
     files: Sequence[Path],
     open_transcriber: OpenTranscriber,
+    display: Display,
     *,
     realtime: bool = False,
-    as_json: bool = False,
     concurrency: int = 8,
-    display: Display | None = None,
     read: Reader = read_pcm,
 ) -> int:
-    """Transcribe files with the transcriber from `open_transcriber`; return the exit code.
+    """Transcribe files with the transcriber from `open_transcriber`, and show the results; return the exit code.
 
-    `display` shows the results. By default partials are drawn live if standard output is a terminal; otherwise, or
-    with `as_json`, JSON lines are written. The first interruption stops sending and waits for the finals; the second
-    exits at once.
+    The first interruption stops sending and waits for the finals; the second exits at once.
     """
-    console = Console()
-    shown = display or (JsonLines() if as_json or not console.is_terminal else TerminalDisplay(console))
 
     async def work(transcriber: Transcriber, stopping: asyncio.Event) -> Sequence[FileResult]:
         return await transcribe_files(
-            files, transcriber, display=shown, realtime=realtime, concurrency=concurrency, stopping=stopping, read=read
+            files,
+            transcriber,
+            display=display,
+            realtime=realtime,
+            concurrency=concurrency,
+            stopping=stopping,
+            read=read,
         )
 
-    file_results, stopped = _run(work, open_transcriber, shown)
+    file_results, stopped = _run(work, open_transcriber, display)
     if stopped:
         return EXIT_INTERRUPTED
     return EXIT_FILE_FAILED if any(isinstance(result, Failed) for result in file_results) else EXIT_OK
@@ -152,7 +122,7 @@ def run_microphone(
     interruption is the usual end: audio before it is still transcribed.
     """
     console = Console()
-    shown: Display = JsonLines() if as_json else UtteranceDisplay(console)
+    shown = JsonLines() if as_json else UtteranceDisplay(console)
 
     async def work(transcriber: Transcriber, stopping: asyncio.Event) -> Sequence[FileResult]:
         source = Microphone(transcriber.sample_rate, stopping, device=device, limit_s=limit_s)
@@ -227,7 +197,7 @@ async def transcribe_files(
 
     After `stopping` is set no more audio is sent; audio already sent is still transcribed.
     """
-    shown = SilentDisplay() if display is None else display
+    shown = display or Display()
     places = asyncio.Semaphore(concurrency)
 
     async def one(path: Path) -> FileResult:

@@ -53,19 +53,19 @@ class Wire:
 
     def finalize(self, channel: int | None) -> None:
         self.script.append(json.dumps({"type": "Finalize"} | ({} if channel is None else {"channel": channel})))
-        self.stream.finalize(channel)
+        self.stream.control("Finalize", channel)
 
     def configure(self, term: str) -> None:
         self.script.append(json.dumps({"type": "Configure", "keyterms": [term]}))
-        self.stream.configure([term])
+        self.stream.control("Configure", keyterms=[term])
 
     def add_context(self, said: str) -> None:
         self.script.append(json.dumps({"type": "Context", "text": said}))
-        self.stream.add_context(said)
+        self.stream.control("Context", text=said)
 
     def rewind(self, seconds: float) -> None:
         self.script.append(json.dumps({"type": "Rewind", "seconds": seconds}))
-        self.stream.rewind(seconds, [], None)
+        self.stream.control("Rewind", seconds=seconds, keyterms=[])
 
     def close(self) -> None:
         self.script.append('{"type":"CloseStream"}')
