@@ -9,13 +9,14 @@ Source: docs.asterisk.org, AudioSocket; Asterisk's include/asterisk/res_audiosoc
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from server.audio.raw import PlainCodec
+from server.protocols.call_adapter import CallAdapter, encode
 from server.protocols.deepgram.projector import Projector
-from server.recognition.events import Closed, Event, StepTiming
-from server.streaming.adapter import Action, Actions, Finish, PlainInput, SendFrame, Skip
-from server.streaming.outbox import kind_of
+from server.streaming.adapter import Actions, Finish, PlainInput, SendFrame, Skip
 
 HEAD_BYTES, UUID_BYTES = 3, 16
 END, UUID, DTMF, ERROR = 0x00, 0x01, 0x03, 0xFF
@@ -59,21 +60,18 @@ class CallText(msgspec.Struct, omit_defaults=True):
     digit: str | None = None
 
 
-_encode = msgspec.json.Encoder().encode
-
-
-class AudioSocketAdapter:
+class AudioSocketAdapter(CallAdapter):
     """Adapter of one call."""
 
     def __init__(self, projector: Projector, model_rate: int, uuid: str) -> None:
-        self._projector = projector
+        super().__init__(projector)
         self._model_rate = model_rate
         self._uuid = uuid
         self._input: PlainInput | None = None
 
     def opened(self) -> Actions:
         """Announce the call."""
-        return (self._send("start"),)
+        return (SendFrame(self._frame("start")),)
 
     def binary(self, chunk: bytes) -> Actions:
         """Recognize audio, split anywhere."""
@@ -86,28 +84,12 @@ class AudioSocketAdapter:
         if name == "dtmf":
             if self._projector.request.options.redact:
                 return (Skip("dtmf withheld: redact is set"),)
-            return (self._send("dtmf", digit=digit),)
+            return (SendFrame(self._frame("dtmf", digit=digit)),)
         tail = () if self._input is None else self._input.tail()
         if text == STOP:
             return (*tail, Finish())
         self._input = PlainInput(PlainCodec.S16, int(text), self._model_rate)
         return tail
 
-    def event(self, event: Event, timing: StepTiming | None) -> Actions:
-        """Convert a recognition event into frames."""
-        frame = self._projector.frame(event, timing)
-        actions: list[Action] = []
-        if frame is not None:
-            kind, flushed = kind_of(event)
-            result = CallText("transcript", self._uuid, msgspec.Raw(frame))
-            actions.append(SendFrame(_encode(result), kind, flushed))
-        if isinstance(event, Closed):
-            actions.append(self._send("stop"))
-        return actions
-
-    def bias_refused(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
-        """Do nothing: key terms are parameters of the port and never change."""
-        return ()
-
-    def _send(self, event: str, digit: str | None = None) -> SendFrame:
-        return SendFrame(_encode(CallText(event, self._uuid, digit=digit)))
+    def _frame(self, event: str, *, channel: int | None = None, **fields: Any) -> bytes:  # noqa: ARG002 - there is one
+        return encode(CallText(event, self._uuid, **fields))

@@ -8,15 +8,15 @@ Source: the README of amigniter/mod_audio_stream. Its thread of audio may be fas
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from server.protocols.call_adapter import CallAdapter, encode
 from server.protocols.deepgram.projector import Projector
-from server.recognition.events import Closed, Event, StepTiming
-from server.streaming.adapter import Action, Actions, Encoded, Finish, Flush, SendFrame, Skip
-from server.streaming.outbox import kind_of
+from server.streaming.adapter import Actions, Encoded, Finish, Flush, SendFrame, Skip
 
 MAX_METADATA_CHARACTERS = 16_384
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -28,17 +28,13 @@ class CallFrame(msgspec.Struct, omit_defaults=True):
     metadata: object = None
 
 
-class FreeSwitchAdapter:
+class FreeSwitchAdapter(CallAdapter):
     """Adapter of one call."""
 
     def __init__(self, projector: Projector) -> None:
-        self._projector = projector
+        super().__init__(projector)
         self._started = False  # with metadata or audio
         self._late = False  # whether metadata may still follow audio
-
-    def opened(self) -> Actions:
-        """Send nothing: the metadata come first."""
-        return ()
 
     def text(self, text: str) -> Actions:
         """Take metadata, before the audio or late; after that `Finalize`, `CloseStream` and `KeepAlive`."""
@@ -63,30 +59,18 @@ class FreeSwitchAdapter:
         if self._started:
             return (Encoded(chunk, _nothing),)
         self._started = self._late = True
-        return (SendFrame(_encode(CallFrame("start"))), Encoded(chunk, _nothing))
-
-    def event(self, event: Event, timing: StepTiming | None) -> Actions:
-        """Convert a recognition event into frames."""
-        frame = self._projector.frame(event, timing)
-        actions: list[Action] = []
-        if frame is not None:
-            kind, flushed = kind_of(event)
-            actions.append(SendFrame(_encode(CallFrame("transcript", msgspec.Raw(frame))), kind, flushed))
-        if isinstance(event, Closed):
-            actions.append(SendFrame(_encode(CallFrame("stop"))))
-        return actions
-
-    def bias_refused(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
-        """Do nothing: key terms come with the query and never change."""
-        return ()
+        return (SendFrame(self._frame("start")), Encoded(chunk, _nothing))
 
     def _told(self, event: str, metadata: str) -> Actions:
         self._late = False
         if len(metadata) > MAX_METADATA_CHARACTERS:
             why = f"metadata: not sent back, more than {MAX_METADATA_CHARACTERS} characters"
-            return (Skip(why), SendFrame(_encode(CallFrame(event))))
+            return (Skip(why), SendFrame(self._frame(event)))
         value = _json(metadata)
-        return (SendFrame(_encode(CallFrame(event, metadata=(metadata or None) if value is None else value))),)
+        return (SendFrame(self._frame(event, metadata=(metadata or None) if value is None else value)),)
+
+    def _frame(self, event: str, *, channel: int | None = None, **fields: Any) -> bytes:  # noqa: ARG002 - in the result
+        return encode(CallFrame(event, **fields))
 
 
 def _json(text: str) -> object:

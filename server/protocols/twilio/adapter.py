@@ -19,10 +19,9 @@ import msgspec
 
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame
+from server.protocols.call_adapter import CallAdapter, encode
 from server.protocols.deepgram.projector import Projector
-from server.recognition.events import Closed, Event, StepTiming
 from server.streaming.adapter import Action, Actions, Finish, PlainInput, Reject, SendFrame, Skip
-from server.streaming.outbox import kind_of
 
 CODECS = {
     "audio/x-mulaw": PlainCodec.MULAW, "audio/mulaw": PlainCodec.MULAW, "audio/pcmu": PlainCodec.MULAW,
@@ -198,9 +197,6 @@ class CallEvent(msgspec.Struct, omit_defaults=True, rename="camel"):
     name: str | None = None
 
 
-encode = msgspec.json.Encoder().encode
-
-
 TRACKS = ("inbound", "outbound")
 BOTH = "both"
 LAG_S = 2.0
@@ -210,22 +206,18 @@ MAX_GAP_S = 600.0
 SILENCE_S = 1.0  # pushed at once
 
 
-class TwilioAdapter:
+class TwilioAdapter(CallAdapter):
     """Adapter of one stream of a call."""
 
     def __init__(self, projector: Projector, *, model_rate: int, track: str) -> None:
         """Media of other tracks than `track` is ignored; `BOTH` tracks are channels, in the order of `TRACKS`."""
-        self._projector = projector
+        super().__init__(projector)
         self._model_rate = model_rate
         self._track = track
         self._tracks = TRACKS if track == BOTH else (track,)
         self._inputs: tuple[PlainInput, ...] = ()  # by track; none before `start`
         self._times_count: bool | None = None  # from the start of the stream, as the first one shows; None: none yet
         self._stream_sid = self._call_sid = ""
-
-    def opened(self) -> Actions:
-        """Send nothing: the client sends first."""
-        return ()
 
     def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
         """Refuse a binary frame: in this protocol audio is base64 in text frames."""
@@ -240,23 +232,6 @@ class TwilioAdapter:
             return tuple(self._handle(parse_message(text)))
         except BadFrame as error:
             return (Skip(str(error)) if self._inputs else Reject(str(error)),)
-
-    def event(self, event: Event, timing: StepTiming | None) -> Actions:
-        """Convert a recognition event into frames."""
-        frame = self._projector.frame(event, timing)
-        actions: list[Action] = []
-        if frame is not None:
-            kind, flushed = kind_of(event)
-            channel = getattr(event, "channel", None)
-            track = self._track if channel is None else self._tracks[channel]
-            actions.append(SendFrame(self._frame("transcript", result=msgspec.Raw(frame), track=track), kind, flushed))
-        if isinstance(event, Closed):
-            actions.append(SendFrame(self._frame("stop")))
-        return actions
-
-    def bias_refused(self, why: str) -> Actions:  # noqa: ARG002 - an adapter's
-        """Do nothing: key terms come with the query and never change."""
-        return ()
 
     def _handle(self, message: Message) -> Iterator[Action]:
         match event_of(message):
@@ -319,13 +294,6 @@ class TwilioAdapter:
             if missing_s > 0:
                 yield other.silence(missing_s)
 
-    def _frame(
-        self,
-        event: str,
-        *,
-        result: msgspec.Raw | None = None,
-        digit: str | None = None,
-        name: str | None = None,
-        track: str | None = None,
-    ) -> bytes:
-        return encode(CallEvent(event, self._stream_sid, self._call_sid, track or self._track, result, digit, name))
+    def _frame(self, event: str, *, channel: int | None = None, **fields: Any) -> bytes:
+        track = self._track if channel is None else self._tracks[channel]
+        return encode(CallEvent(event, self._stream_sid, self._call_sid, track, **fields))
