@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from safetensors.numpy import load_file
 from websockets.asyncio.client import connect
 
 from examples.network import Floats, Product, Slots, gru, quantized
-from examples.pieces import BEGIN_MARK, END, LETTERS, Pieces
 from examples.serving import Answer, Deadline, Serving, Stream, accepted, run
 
 SHIPPED = Path(__file__).with_name("weights") / "tutti-sentences.safetensors"
@@ -30,6 +30,44 @@ USERS, LARGEST_BATCH = 1000, 64
 SUGGESTIONS = 3
 LONGEST_MESSAGE = 100  # characters
 SENTENCE_ENDS = ".?!"
+END = 0
+"""Piece for the end of a sentence; also the context before the first piece of a sentence."""
+BEGIN_MARK = "_"
+"""First character of a piece that begins a word."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz'"
+
+
+class Pieces:
+    """Inventory of word pieces, END first, and greedy splitting of words: there are no unknown words."""
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        """Take pieces in the order of their ids. Raises: ValueError if a piece is missing or is there twice.
+
+        END is required, and each letter both as the first of a word and inside one.
+        """
+        self.symbols = tuple(symbols)
+        self._numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
+        needed = ["", *LETTERS, *(BEGIN_MARK + letter for letter in LETTERS)]
+        if (
+            self.symbols[:1] != ("",)
+            or len(self._numbers) != len(self.symbols)
+            or not self._numbers.keys() >= set(needed)
+        ):
+            raise ValueError("the word pieces lack a letter, or contain a duplicate")
+        self._longest = max(len(symbol) for symbol in self.symbols)
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+    def of(self, word: str) -> Iterator[int]:
+        """Pieces of a word: at each position the longest that matches. Characters outside `LETTERS` are ignored."""
+        rest = BEGIN_MARK + "".join(letter for letter in word if letter in LETTERS)
+        while len(rest.lstrip(BEGIN_MARK)):
+            length = min(len(rest), self._longest)
+            while rest[:length] not in self._numbers:
+                length -= 1
+            yield self._numbers[rest[:length]]
+            rest = rest[length:]
 
 
 class LanguageModel:

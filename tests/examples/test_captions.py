@@ -8,8 +8,21 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from examples.captions import Captioner, application, caption, train
-from examples.digits import END, FONTS, LONGEST, PIXELS, UNSEEN, WORDS, examples, glyphs, text
+from examples.captions import (
+    END,
+    FONTS,
+    LONGEST,
+    PIXELS,
+    UNSEEN,
+    WORDS,
+    Captioner,
+    application,
+    caption,
+    examples,
+    glyphs,
+    text,
+    train,
+)
 from examples.serving import Serving
 from tests.support.networks.example_models import captioner
 from tests.support.streams.random_joins import alone, together

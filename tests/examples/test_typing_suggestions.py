@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient, WebSocketTestSession
 from starlette.websockets import WebSocketDisconnect
 
-from examples.pieces import END
-from examples.typing_suggestions import LanguageModel, application
+from examples.typing_suggestions import BEGIN_MARK, END, LETTERS, LanguageModel, Pieces, application
 from tests.support.streams.random_joins import alone, together
 
 MODEL = LanguageModel()
@@ -30,7 +31,7 @@ def test_batched_equals_alone_with_random_joins() -> None:
 
 def likelihood(text: str) -> float:
     """Return the log-probability of a text and its end."""
-    pieces = MODEL.pieces.of_text(text.split())
+    pieces = np.array([*(piece for word in text.split() for piece in MODEL.pieces.of(word)), END], np.int32)
     rows = alone(MODEL.slots(1, 1), np.array([[END], *pieces[:-1, None]], np.int32))
     log_probs = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
     return float(log_probs[np.arange(len(pieces)), pieces].sum())
@@ -80,3 +81,40 @@ def test_what_cannot_be_served_is_refused() -> None:
             assert (refused.value.code, refused.value.reason) == (1013, "all 1 slots are in use")
         with pytest.raises(WebSocketDisconnect), client.websocket_connect("/type?deadline_ms=0"):
             pass
+
+
+ALONE = ("", *LETTERS, *(BEGIN_MARK + letter for letter in LETTERS))
+PIECES = Pieces([*ALONE, "_th", "_the", "er", "re"])
+
+
+def spelled(word: str) -> list[str]:
+    return [PIECES.symbols[number] for number in PIECES.of(word)]
+
+
+@pytest.mark.parametrize(
+    ("word", "pieces"),
+    [
+        ("the", ["_the"]),
+        ("there", ["_the", "re"]),
+        ("other", ["_o", "t", "h", "er"]),
+        ("err", ["_e", "r", "r"]),
+        ("x", ["_x"]),
+        ("naïve", ["_n", "a", "v", "e"]),
+        ("<unk>", ["_u", "n", "k"]),
+        ("42", []),
+        ("", []),
+    ],
+)
+def test_the_longest_piece_comes_next(word: str, pieces: list[str]) -> None:
+    assert spelled(word) == pieces
+
+
+@given(st.text(LETTERS, min_size=1))
+def test_pieces_can_be_joined_to_the_word(word: str) -> None:
+    assert "".join(spelled(word)) == BEGIN_MARK + word
+
+
+@pytest.mark.parametrize("symbols", [ALONE[1:], ALONE[:-1], (*ALONE, "a"), ("a", "")])
+def test_pieces_that_do_not_spell_every_word_are_refused(symbols: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="lack a letter, or contain a duplicate"):
+        Pieces(symbols)

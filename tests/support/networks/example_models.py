@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples import captions, forecast
-from examples.digits import WORDS
 from examples.network import Floats
 from examples.typing_suggestions import LanguageModel
 
@@ -26,7 +25,7 @@ class AnyWords(captions.Captioner):
 
     def step(self, inputs: NDArray[Any], states: Floats) -> tuple[NDArray[np.int64], Floats]:
         inputs = inputs.copy()
-        inputs[:, 0] %= len(WORDS)
+        inputs[:, 0] %= len(captions.WORDS)
         return super().step(inputs, states)
 
 
