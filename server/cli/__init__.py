@@ -18,11 +18,10 @@ from server.cli.evaluate import evaluate
 from server.cli.keys import keys as keys_commands
 from server.cli.loadtest import ceiling, demo, loadtest
 from server.cli.model import model as model_commands
-from server.cli.operate import doctor, drain
+from server.cli.operate import doctor, drain, serve
 from server.cli.operate import engine as engine_commands
 from server.cli.options import CheckedCommand, SettingsCommand
 from server.cli.receipts import replay
-from server.cli.serve import serve
 from server.cli.transcribe import listen, transcribe
 from server.cli.usage import usage
 from server.cli.voice import voice as voice_commands

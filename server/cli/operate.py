@@ -1,4 +1,4 @@
-"""`tutti doctor`, `tutti drain`, `tutti engine`: check a machine; drain a running server, or replace its engine."""
+"""`tutti serve`, `doctor`, `drain`, `engine`: run a server, check a machine, drain a server or replace its engine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from server.cli.errors import EXIT_FAILED, fail
-from server.cli.options import CheckedCommand, JsonOption, printable
+from server.cli.errors import EXIT_ADDRESS, EXIT_FAILED, fail
+from server.cli.options import CheckedCommand, JsonOption, announce_compilation, printable
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
@@ -40,6 +40,39 @@ AdminKeyOption = Annotated[
     str | None,
     typer.Option(help="Admin key, if the server requires one.", envvar="TUTTI_ADMIN_KEY", callback=printable),
 ]
+
+
+def serve(context: typer.Context) -> None:
+    """Serve /v1/listen, Deepgram-compatible; its parameters are described at /docs.
+
+    A server can serve several models: clients choose by name or language.
+
+    Every option has a TUTTI_… variable, such as TUTTI_MAX_STREAMS. Some settings have only a variable:
+    docs/settings.md lists all of them.
+    """
+    settings = context.obj
+    from model.errors import ModelError
+    from server.errors import AddressError, SettingsError
+    from server.models.whisper import check_whisper
+    from server.processes.layout import with_processes
+    from server.text.own_forms import own_forms_of
+
+    try:
+        own_forms_of(settings.written_forms)  # a bad file ends the start before models are loaded
+        check_whisper(settings)
+        announce_compilation()
+        settings = with_processes(settings)
+        if settings.front_ends:  # a supervisor loads neither models nor the web framework
+            from server.processes.supervisor import run as supervise
+
+            code = supervise(settings)
+        else:
+            from server.serve import run
+
+            code = run(settings)
+    except (ModelError, SettingsError) as error:
+        fail(error, status=EXIT_ADDRESS if isinstance(error, AddressError) else EXIT_FAILED)
+    raise typer.Exit(code)
 
 
 def doctor(context: typer.Context, *, as_json: JsonOption = False) -> None:
