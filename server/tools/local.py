@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from server.audio.raw import PlainCodec, PlainReader
 from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
@@ -121,17 +122,11 @@ class LocalTranscriber:
         session = model.session(request, self._replica.limits)
         sink = FrameSink(Projector(request, 1, take_request_id(), created_now(), model.card))
         recognition = await model.recognizer.open(session, sink, background=True)
-        sender = asyncio.create_task(self._send(pcm, recognition, sink))
-        try:
-            while (frame := await sink.next()) is not None:
+        async with aclosing(sink.frames(self._send(pcm, recognition, sink), recognition)) as frames:
+            async for frame in frames:
                 message = decode(frame)
                 if message is not None:
                     yield message
-            await sender
-        finally:
-            sender.cancel()
-            await asyncio.wait({sender})
-            recognition.close()
 
     async def _send(self, pcm: AsyncIterable[bytes], recognition: ActiveSession, sink: FrameSink) -> None:
         session, clock = recognition.session, self._replica.clock
@@ -179,12 +174,21 @@ class FrameSink:
         self._changed.clear()
         await self._changed.wait()
 
-    async def next(self) -> bytes | None:
-        """Return the oldest frame, or None after the last. Raises: the error that ended the recording."""
-        while not self._frames and not self._ended:
-            await self.progress()
-        if self._frames:
-            return self._frames.popleft()
-        if self._error is not None:
-            raise self._error
-        return None
+    async def frames(
+        self, sending: Coroutine[Any, Any, None], recognition: ActiveSession
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the frames of a recording that `sending` sends; then close it. Raises: the error that ended it."""
+        sender = asyncio.create_task(sending)
+        try:
+            while self._frames or not self._ended:
+                if self._frames:
+                    yield self._frames.popleft()
+                else:
+                    await self.progress()
+            if self._error is not None:
+                raise self._error
+            await sender
+        finally:
+            sender.cancel()
+            await asyncio.wait({sender})
+            recognition.close()

@@ -224,18 +224,8 @@ class _Replay:
     async def run(self, samples: bytes) -> Recorded:
         """Return the receipts of the replay."""
         recognition = await self._model.recognizer.open_in_background(self._session, self._sink)
-        sender = asyncio.create_task(self._send(samples, recognition))
-        try:
-            messages = []
-            while (frame := await self._sink.next()) is not None:
-                if b'"receipt":' in frame:
-                    messages.append(json.loads(frame))
-            await sender
-        finally:
-            sender.cancel()
-            await asyncio.wait({sender})
-            recognition.close()
-        return Recorded.of_messages(messages)
+        frames = self._sink.frames(self._send(samples, recognition), recognition)
+        return Recorded.of_messages([json.loads(frame) async for frame in frames if b'"receipt":' in frame])
 
     async def _send(self, samples: bytes, recognition: ActiveSession) -> None:
         session, channels = self._session, self._session.options.channels
