@@ -25,7 +25,7 @@ class LoopCounter:
     """A number that only grows; its users write `value`."""
 
     __slots__ = ("value",)
-    family = CounterMetricFamily
+    family: Any = CounterMetricFamily
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -35,18 +35,11 @@ class LoopCounter:
         return (self.value,)
 
 
-class LoopGauge:
+class LoopGauge(LoopCounter):
     """The latest value of a gauge; its users write `value`."""
 
-    __slots__ = ("value",)
+    __slots__ = ()
     family = GaugeMetricFamily
-
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def sample(self) -> tuple[Any, ...]:
-        """Return the arguments of its family's `add_metric`."""
-        return (self.value,)
 
 
 class LoopHistogram:

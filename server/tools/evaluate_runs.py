@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from model.acoustic import load_model, load_own, log_probs_of
+from model.acoustic import load_own, log_probs_of
 from model.config import ModelConfig
 from model.decoder import resolve_decoder
 from model.errors import ManifestError, require
@@ -28,6 +28,7 @@ from model.text.letters import has_ideographs, ideographs_apart
 from model.text.normalization import comparable
 from model.whisper import PREFIX, check_folder
 from server.audio.pcm import PCM
+from server.models.loading import load_acoustic
 from server.settings import Settings
 from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote
 from server.tools.evaluate_report import Figures, document, print_report, report_console
@@ -156,13 +157,7 @@ def _model_facts(combinations: Sequence[Settings], utterances: Sequence[Utteranc
     """Return facts of each combination: model, device, precision, and log-prob differences of reduced precisions."""
     facts: list[Figures] = []
     for settings in combinations:
-        model = load_model(
-            settings.model,
-            device=settings.device,
-            precision=settings.precision,
-            threads=settings.threads,
-            rewriting=settings.graph_rewriting,
-        )
+        model = load_acoustic(settings)
         facts.append(
             {
                 "precision": model.facts.precision,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -148,16 +148,9 @@ class UsageMeter:
             return
         self._recorded = reading.to_s
         self._count(reading.to_s)
-        subject = self._subject
         record = UsageRecord(
             stream=self._stream,
-            request_id=subject.request_id,
-            key=subject.key,
-            key_id=subject.key_id,
-            kind=subject.kind,
-            protocol=subject.protocol,
-            model=subject.model,
-            language=subject.language,
+            **asdict(self._subject),
             features=reading.features,
             from_s=round(self._from_s, 6),
             to_s=tuple(round(each, 6) for each in reading.to_s),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import platform
 import resource
@@ -93,19 +92,12 @@ def keys(settings: Settings) -> Iterator[Finding]:
     yield from errors
     if errors:
         return
-    if settings.api_keys or settings.api_keys_file is not None or _is_local(settings.host):
+    if settings.api_keys or settings.api_keys_file is not None or settings.addresses["port"].is_local:
         yield ok("keys", said_of_keys(settings))
     else:
         advice = f"set {spelled('api_keys')} or {spelled('api_keys_file')}, unless the network is private"
         yield warn("keys", said_of_keys(settings), advice)
     yield ok("admin", said_of_admin(settings))
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 CHECKS: tuple[Check, ...] = (installation, processor, files, ports, keys)
