@@ -117,9 +117,8 @@ class CallbackFolder:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(content)
             os.fsync(descriptor)
             path.rename(self._file(entry_id, suffix))
             folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
@@ -140,12 +139,9 @@ def _locked(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDWR)
     except OSError:
         return None
-    try:
+    with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    if not os.fstat(descriptor).st_nlink:
-        os.close(descriptor)
-        return None
-    return descriptor
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+    os.close(descriptor)
+    return None

@@ -63,9 +63,10 @@ class AllowedHosts:
         host = url.raw_host.decode("ascii").lower().rstrip(".")
         if (address := _address(host)) is not None:
             self._permit(address)
-            if not any(address in network for network in self._networks):
-                raise Forbidden(f"the host {host[:64]} is not one of TUTTI_CALLBACK_HOSTS")
-        elif host not in self._names and not host.endswith(tuple(self._parents)):
+            listed = any(address in network for network in self._networks)
+        else:
+            listed = host in self._names or host.endswith(tuple(self._parents))
+        if not listed:
             raise Forbidden(f"the host {host[:64]} is not one of TUTTI_CALLBACK_HOSTS")
         return url
 

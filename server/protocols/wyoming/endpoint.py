@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,10 +33,9 @@ from server.protocols.wyoming.events import (
     AudioFormat,
     Event,
     TranscribeRequest,
+    data_of,
     encode_event,
-    format_of,
     parse_event,
-    transcribe_of,
 )
 from server.recognition.keyterms.keyterms import usable_hints
 from server.recognition.request import Request
@@ -211,7 +211,7 @@ class WyomingSocket(StreamSocket[Event]):
 
     def _transcribe(self, message: Event) -> None:
         """Raises: BadFrame."""
-        self._asked = transcribe_of(message)
+        self._asked = data_of(message, TranscribeRequest)
         for name, usual in (("context", None), ("vad_sensitivity", "default")):
             if message.data.get(name, usual) not in (None, usual):
                 self._port.skip(f"{name}: the client ends the audio, and no utterance depends on the last one")
@@ -226,7 +226,7 @@ class WyomingSocket(StreamSocket[Event]):
         self._check_asked()
         if form != self._format:
             self._format = form
-            self.deliver(_as_text(form))
+            self.deliver(msgspec.json.encode(form).decode())
         self.deliver(message.payload)
         return True
 
@@ -247,7 +247,7 @@ class WyomingSocket(StreamSocket[Event]):
 
 def _checked_format(event: Event) -> AudioFormat:
     """Return the form of the audio of an event. Raises: BadFrame."""
-    form = format_of(event)
+    form = data_of(event, AudioFormat)
     if form.rate not in SAMPLE_RATES:
         raise BadFrame(f"{event.type}: rate: {form.rate} must be from {SAMPLE_RATES[0]} to {SAMPLE_RATES[-1]}")
     if form.width not in CODECS:
@@ -257,17 +257,12 @@ def _checked_format(event: Event) -> AudioFormat:
     return form
 
 
-def _as_text(form: AudioFormat) -> str:
-    return f'{{"rate":{form.rate},"width":{form.width},"channels":{form.channels}}}'
-
-
 def info(entries: Sequence[RegistryEntry]) -> bytes:
     """Return the `info` of a server with these models, the default first."""
     artifact = {"attribution": {"name": PROGRAM, "url": ""}, "installed": True}
     models = [
         artifact
-        | {"name": entry.card.name, "description": None, "version": entry.card.version}
-        | {"languages": entry.languages}
+        | {"name": entry.card.name, "description": None, "version": entry.card.version, "languages": entry.languages}
         for entry in entries
     ]
     program: Mapping[str, object] = artifact | {

@@ -8,7 +8,7 @@ Source: `wyoming` 1.10.2 (event.py, asr.py, audio.py, info.py).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ MAX_DATA_BYTES = 256 * 1024  # names of entities
 MAX_PAYLOAD_BYTES = 2**20
 CODECS = {1: PlainCodec.U8, 2: PlainCodec.S16, 3: PlainCodec.S24, 4: PlainCodec.S32}  # by bytes a sample
 VERSION = "1.10.2"  # of the package whose events these are
+T = TypeVar("T")
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -101,19 +102,8 @@ def encode_event(name: str, data: dict[str, Any] | None = None) -> bytes:
     return b"\n".join((_encode({"type": name, "version": VERSION, "data_length": len(body)}), body))
 
 
-def format_of(event: Event) -> AudioFormat:
-    """Return the form of the audio of an `audio-start` or `audio-chunk`. Raises: BadFrame."""
-    form: AudioFormat = _convert(event, AudioFormat)
-    return form
-
-
-def transcribe_of(event: Event) -> TranscribeRequest:
-    """Return what a `transcribe` asks for. Raises: BadFrame."""
-    transcribe: TranscribeRequest = _convert(event, TranscribeRequest)
-    return transcribe
-
-
-def _convert(event: Event, kind: Any) -> Any:
+def data_of(event: Event, kind: type[T]) -> T:
+    """Return the data of an `audio-start`, an `audio-chunk` or a `transcribe`. Raises: BadFrame."""
     try:
         return msgspec.convert(event.data, kind)
     except msgspec.ValidationError as error:
