@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.release.versions import ROOT, version
@@ -38,9 +38,9 @@ class ReleaseError(Exception):
 
 def release(out: Path, root: Path = ROOT) -> list[Path]:
     """Build everything into `out`, which is emptied first. Returns: all files. Raises: ReleaseError, ValueError."""
-    if changed := _git(root, "status", "--porcelain").splitlines():
+    if changed := _git(root, "status", "--porcelain").decode().splitlines():
         raise ReleaseError(f"release: {len(changed)} files are not committed ({changed[0][3:]} …); commit them first")
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = _git(root, "rev-parse", "HEAD").decode().strip()
     epoch = int(_git(root, "log", "-1", "--format=%ct"))
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -64,9 +64,7 @@ def release(out: Path, root: Path = ROOT) -> list[Path]:
 
 def export(root: Path, commit: str, tree: Path) -> None:
     """Write the files of a commit to `tree`."""
-    words = [_program("git"), "-C", str(root), "archive", commit]
-    done = subprocess.run(words, capture_output=True, check=True)  # noqa: S603 - of this repository
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(_git(root, "archive", commit))) as archive:
         archive.extractall(tree, filter="data")
 
 
@@ -151,12 +149,12 @@ def _program(name: str) -> str:
     return found
 
 
-def _git(root: Path, *words: str) -> str:
+def _git(root: Path, *words: str) -> bytes:
     command = [_program("git"), "-C", str(root), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - of this repository
+    done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - of this repository
     if done.returncode:
-        raise ReleaseError(f"release: git {words[0]}: {done.stderr.strip()}")
-    return done.stdout.strip()
+        raise ReleaseError(f"release: git {words[0]}: {done.stderr.decode().strip()}")
+    return done.stdout
 
 
 def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
@@ -164,12 +162,8 @@ def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> 
         words, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise ReleaseError(f"release: {' '.join(words[:4])} failed:\n{_tail(done.stdout + done.stderr)}")
-
-
-def _tail(text: str) -> str:
-    lines: Iterable[str] = text.strip().splitlines()[-20:]
-    return "\n".join(lines)
+        last_lines = (done.stdout + done.stderr).strip().splitlines()[-20:]
+        raise ReleaseError("\n".join([f"release: {' '.join(words[:4])} failed:", *last_lines]))
 
 
 def main() -> None:
