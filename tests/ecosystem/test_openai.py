@@ -92,19 +92,14 @@ def check_items(events: Sequence[Any], said: Sequence[str]) -> None:
     assert len({event.event_id for event in events}) == len(events)
 
 
-def test_a_session_whose_client_commits(server: ServerProcess, relay: Before) -> None:
+async def test_a_session_whose_client_commits(server: ServerProcess, relay: Before) -> None:
     before = relay(server)
-
-    async def talk() -> list[Any]:
-        events: list[Any] = []
-        async with session(before.host, None) as connection:
-            for name in SAID:
-                await speak(connection, at_client_rate(name))
-                await connection.input_audio_buffer.commit()
-                events += await until(connection, 1)
-        return events
-
-    events = asyncio.run(talk())
+    events: list[Any] = []
+    async with session(before.host, None) as connection:
+        for name in SAID:
+            await speak(connection, at_client_rate(name))
+            await connection.input_audio_buffer.commit()
+            events += await until(connection, 1)
     assert [type(event).__name__ for event in events[:2]] == ["SessionCreatedEvent", "SessionUpdatedEvent"]
     assert events[1].session.audio.input.turn_detection is None
     ordered = [kind for kind in kinds(events) if kind != "delta"]
@@ -113,16 +108,12 @@ def test_a_session_whose_client_commits(server: ServerProcess, relay: Before) ->
     assert before.only().status == 101
 
 
-def test_a_session_whose_turns_end_by_silence(server: ServerProcess, relay: Before) -> None:
+async def test_a_session_whose_turns_end_by_silence(server: ServerProcess, relay: Before) -> None:
     before = relay(server)
-
-    async def talk() -> list[Any]:
-        turns = {"type": "server_vad", "silence_duration_ms": 500, "threshold": 0.5, "prefix_padding_ms": 300}
-        async with session(before.host, turns) as connection:
-            await speak(connection, at_client_rate("order", 1.6, "porch_fan", 1.6))
-            return await until(connection, 2)
-
-    events = asyncio.run(talk())
+    turns = {"type": "server_vad", "silence_duration_ms": 500, "threshold": 0.5, "prefix_padding_ms": 300}
+    async with session(before.host, turns) as connection:
+        await speak(connection, at_client_rate("order", 1.6, "porch_fan", 1.6))
+        events = await until(connection, 2)
     turn = ["speech_started", "delta", "speech_stopped", "committed", "completed"]
     assert kinds(events) == ["created", "updated", *turn, *turn]
     check_items(events, [text(name) for name in SAID])

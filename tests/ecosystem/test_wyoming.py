@@ -98,20 +98,17 @@ def test_commands_of_one_connection_have_their_words_in_chunks_and_as_a_whole(po
         assert TranscriptStop.is_type(last.type)
 
 
-def test_settled_words_come_before_the_end_of_the_audio(port: int) -> None:
-    async def talk() -> tuple[str, str]:
-        async with connected(port) as client:
-            await send_audio(client, audio("porch_fan"), language="en")
-            early = ""
-            while not early:
-                event = await client.read_event()
-                assert event is not None
-                early = TranscriptChunk.from_event(event).text if TranscriptChunk.is_type(event.type) else ""
-            await client.write_event(AudioStop().event())
-            *_, whole, _ = [event async for event in events(client)]
-            return early, Transcript.from_event(whole).text
-
-    early, whole = asyncio.run(talk())
+async def test_settled_words_come_before_the_end_of_the_audio(port: int) -> None:
+    async with connected(port) as client:
+        await send_audio(client, audio("porch_fan"), language="en")
+        early = ""
+        while not early:
+            event = await client.read_event()
+            assert event is not None
+            early = TranscriptChunk.from_event(event).text if TranscriptChunk.is_type(event.type) else ""
+        await client.write_event(AudioStop().event())
+        *_, last, _ = [event async for event in events(client)]
+    whole = Transcript.from_event(last).text
     assert whole == text("porch_fan")
     assert whole.startswith(early)
 
@@ -130,14 +127,10 @@ def test_a_pipeline_that_reads_up_to_the_transcript_alone(port: int) -> None:
     assert asyncio.run(transcribed()) == text("porch_fan")
 
 
-def test_a_refusal_is_an_error_and_the_end_of_the_connection(port: int) -> None:
-    async def refused() -> Error:
-        async with connected(port) as client:
-            await speak(client, audio("porch_fan"), language="tlh")
-            found = [event async for event in events(client)]
-            [error] = found
-            return Error.from_event(error)
-
-    error = asyncio.run(refused())
+async def test_a_refusal_is_an_error_and_the_end_of_the_connection(port: int) -> None:
+    async with connected(port) as client:
+        await speak(client, audio("porch_fan"), language="tlh")
+        [refusal] = [event async for event in events(client)]
+    error = Error.from_event(refusal)
     assert "tlh" in error.text
     assert error.code == "INVALID_QUERY_PARAMETER"

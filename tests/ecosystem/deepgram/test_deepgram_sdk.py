@@ -185,18 +185,13 @@ def test_a_refusal_reaches_both_clients_with_its_status(
         check_refusal(connection, status)
 
 
-def test_an_idle_stream_is_an_error_and_then_a_close(strict_server: ServerProcess, relay: Before) -> None:
+async def test_an_idle_stream_is_an_error_and_then_a_close(strict_server: ServerProcess, relay: Before) -> None:
     before = relay(strict_server)
-
-    async def talk() -> Seen:
-        client = AsyncDeepgramClient(api_key=KEY, environment=environment(before.host))
-        async with client.listen.v1.connect(**OPTIONS) as stream:
-            seen = Seen(stream)
-            await stream.send_media(audio("yes"))
-            await asyncio.wait_for(stream.start_listening(), timeout=20)
-        return seen
-
-    seen = asyncio.run(talk())
+    client = AsyncDeepgramClient(api_key=KEY, environment=environment(before.host))
+    async with client.listen.v1.connect(**OPTIONS) as stream:
+        seen = Seen(stream)
+        await stream.send_media(audio("yes"))
+        await asyncio.wait_for(stream.start_listening(), timeout=20)
     assert seen.order[-2:] == ["ERROR", "CLOSE"]
     assert "1011" in str(seen.errors[0])
     assert "net0001" in str(seen.errors[0])

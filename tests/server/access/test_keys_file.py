@@ -123,7 +123,6 @@ async def test_sighup_reads_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(digest("old"))
     ring = KeyRing.load([], path, clock=FakeClock())
-
     done = asyncio.Event()
     on_sighup(lambda: (ring.reload(), done.set()))
     path.write_text(digest("new"))

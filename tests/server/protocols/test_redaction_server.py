@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import random
 import re
@@ -220,15 +219,11 @@ def test_the_command_writes_keys_with_a_policy(tmp_path: Path) -> None:
     assert "--redact: 'name' is not supported by this server; must be one of pci" in refused.output
 
 
-def test_the_client_library_asks_for_redaction(live_server: Start) -> None:
+async def test_the_client_library_asks_for_redaction(live_server: Start) -> None:
     server = live_server()
-
-    async def talk() -> list[str]:
-        async with open_stream(f"ws://{server.host}", redact=["pci", "ssn"]) as stream:
-            await stream.send(np.concatenate([spell(TEXT), silence(1.0)]))
-            await stream.close_stream()
-            return [message.text async for message in stream if isinstance(message, Results)]
-
-    texts = asyncio.run(talk())
+    async with open_stream(f"ws://{server.host}", redact=["pci", "ssn"]) as stream:
+        await stream.send(np.concatenate([spell(TEXT), silence(1.0)]))
+        await stream.close_stream()
+        texts = [message.text async for message in stream if isinstance(message, Results)]
     assert "my card is [CREDIT_CARD_1] thanks" in texts
     assert not any(SPOKEN.search(text) for text in texts)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
+
+from tests.support.clients.in_thread import in_thread
 
 PIECE = 4096
 
@@ -25,28 +27,15 @@ class CuttingProxy:
         """Address of the proxy."""
         return f"ws://127.0.0.1:{self.port}"
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[CuttingProxy]:
+    def running(self) -> AbstractContextManager[CuttingProxy]:
         """Serve from a thread with its own event loop."""
-        loop, ready = asyncio.new_event_loop(), threading.Event()
-        stop = asyncio.Event()
+        return in_thread(self._serving())
 
-        async def main() -> None:
-            async with await asyncio.start_server(self._relay, "127.0.0.1", 0) as server:
-                self.port = server.sockets[0].getsockname()[1]
-                ready.set()
-                await stop.wait()
-
-        thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
-        thread.start()
-        assert ready.wait(5.0)
-        try:
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[CuttingProxy]:
+        async with await asyncio.start_server(self._relay, "127.0.0.1", 0) as server:
+            self.port = server.sockets[0].getsockname()[1]
             yield self
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            thread.join(10.0)
-            assert not thread.is_alive()
-            loop.close()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = next(self._hosts).split(":")
