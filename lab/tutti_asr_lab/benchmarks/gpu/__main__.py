@@ -1,4 +1,4 @@
-"""`python -m tutti_asr_lab.benchmarks.gpu run|render|samples`: measure, and write `gpu.json` and `gpu.md`."""
+"""`python -m tutti_asr_lab.benchmarks.gpu run|samples`: measure, and write `gpu.json`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from tutti_asr_lab.benchmarks.gpu import records, report, runner
+from tutti_asr_lab.benchmarks.gpu import records, runner
 
 RESULTS = Path(__file__).parents[4] / "loadtest" / "results"
-DOCUMENT = Path(__file__).parents[4] / "docs" / "gpu.md"
 DRY_FOLDER = Path("build/gpu-dry")  # not loadtest/results: a dry run measures nothing
 
 
@@ -25,12 +24,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure")
     run.add_argument("--sections", default="", help="sections to measure, with commas; all by default")
     run.add_argument("--dry", action="store_true", help="run all code with tiny sizes on a CPU, to test it")
-    run.add_argument("--folder", type=Path, default=None, help="folder for gpu.json and gpu.md")
+    run.add_argument("--folder", type=Path, default=None, help="folder for gpu.json")
     run.add_argument("--commit", default="", help="commit to record if this folder is not a checkout")
     run.set_defaults(work=_run)
-    render = commands.add_parser("render", help="write gpu.md and the table of docs/gpu.md from gpu.json")
-    render.add_argument("--folder", type=Path, default=RESULTS)
-    render.set_defaults(work=_render)
     samples = commands.add_parser(
         "samples", help="decode the shipped recordings to arrays, for a GPU host without soundfile"
     )
@@ -53,18 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     folder = options.folder or (DRY_FOLDER if options.dry else RESULTS)
     chosen = options.sections.split(",") if options.sections else [*runner.SECTIONS]
     settings = runner.Settings(folder / records.NAME, "cpu" if options.dry else "cuda", options.dry, options.commit)
-    results = runner.run(settings, {name: runner.SECTIONS[name] for name in chosen})
-    report.write(results, folder)
-    print(report.tables(results, chosen))  # noqa: T201 - the last lines are the tables
-    return 0
-
-
-def _render(options: argparse.Namespace) -> int:
-    results = records.read(options.folder / records.NAME)
-    print(f"wrote {report.write(results, options.folder)}")  # noqa: T201
-    if options.folder == RESULTS:
-        report.refresh(results, DOCUMENT)
-        print(f"wrote the figures of {DOCUMENT}")  # noqa: T201
+    runner.run(settings, {name: runner.SECTIONS[name] for name in chosen})
     return 0
 
 

@@ -49,20 +49,6 @@ class Results:
     runs: list[Run] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
-    def latest(self, section: str) -> list[Row]:
-        """Return the last row of each case of a section; a failure does not replace a measured row."""
-        found: dict[str, Row] = {}
-        for row in self.rows:
-            key = json.dumps(row.case, sort_keys=True)
-            if row.section == section and not (row.error and key in found and not found[key].error):
-                found.pop(key, None)
-                found[key] = row
-        return list(found.values())
-
-    def machine_of(self, row: Row) -> dict[str, Any]:
-        """Return the machine on which a row was measured."""
-        return self.runs[row.run].machine
-
 
 def read(path: Path) -> Results:
     """Read a document; a missing file gives an empty one. Raises: ValueError for an invalid file."""

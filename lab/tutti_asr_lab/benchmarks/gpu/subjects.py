@@ -71,15 +71,6 @@ def recurrence(weight: Tensor, bias: Tensor, device: torch.device) -> Any:
     return PersistentGru(weight, bias.float(), device)
 
 
-def checked(workspace: Any) -> None:
-    """Wait for the device and check whether a persistent kernel gave up; resets the error. Raises: KernelError."""
-    try:
-        workspace.check()
-    except Exception:
-        workspace.reset()
-        raise
-
-
 def make_step(rung: str, network: Network, slabs: Mapping[str, Tensor], rows: int, steps: int) -> Any:
     """Return the step of a rung over these slabs, for at most `rows` rows and `steps` steps."""
     if rung == EAGER:

@@ -71,3 +71,10 @@ def test_a_section_begins_no_case_after_its_time_is_up(
 ) -> None:
     [row] = section(monkeypatch, capsys, 0.0)
     assert "time was up" in str(row["error"])
+
+
+def test_a_missing_document_is_empty_and_an_invalid_one_is_rejected(tmp_path: Path) -> None:
+    assert records.read(tmp_path / "gpu.json") == records.Results()
+    (tmp_path / "gpu.json").write_text('{"runs": 3}', encoding="utf-8")
+    with pytest.raises(ValueError, match="not a result file"):
+        records.read(tmp_path / "gpu.json")
