@@ -12,17 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as decoded
-from safetensors.numpy import save as encoded
 
-from model.checkpoint import WEIGHTS, write_atomically
+from model.checkpoint import WEIGHTS
 from model.errors import CheckpointError
 
 SHIPPED = WEIGHTS / "tutti-punctuation.safetensors"
 
 Arrays = Mapping[str, NDArray[Any]]
-_LARGEST = 127
 _WORDS = "vocabulary"
-_SCALE = ".scale"
 
 Rows = NDArray[np.int32]  # (T, 3): rows of the word, its ending and its beginning
 
@@ -58,19 +55,6 @@ def _parts(word: str) -> tuple[int, int]:
     """Rows of a word's ending and beginning."""
     ending, beginning = zlib.crc32(word[-PART:].encode()), zlib.crc32(word[:PART].encode())
     return _BUCKETS[ending % BUCKETS], _BUCKETS[beginning % BUCKETS]
-
-
-def save(path: Path, tensors: Arrays, vocabulary: Vocabulary) -> None:
-    """Write float tensors: matrices (rows, columns) as int8 and scales (rows,), vectors as float32."""
-    stored: dict[str, NDArray[Any]] = {_WORDS: np.frombuffer("\n".join(vocabulary.words).encode(), np.uint8)}
-    for name, tensor in tensors.items():
-        if tensor.ndim == 1:
-            stored[name] = tensor.astype(np.float32)
-            continue
-        scale = np.maximum(np.abs(tensor).max(axis=1) / _LARGEST, np.finfo(np.float32).tiny)  # (rows,)
-        stored[name] = np.rint(tensor / scale[:, None]).astype(np.int8)
-        stored[name + _SCALE] = scale.astype(np.float32)
-    write_atomically(path, encoded(stored))
 
 
 def load(path: Path) -> tuple[dict[str, NDArray[Any]], Vocabulary]:
