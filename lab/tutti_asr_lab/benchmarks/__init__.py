@@ -1,1 +1,1 @@
-"""Comparisons and one-off measurements: other servers, GPU, key terms, other recognizers, training at scale."""
+"""One-off measurements: networks on a GPU, small batches, and words in noise."""

@@ -7,11 +7,9 @@ an archive: `HAMAPK`, version and kind (a byte each), count (uint32), then of ea
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import struct
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -23,8 +21,8 @@ from torch import Tensor
 
 from model.attention_config import AttentionConfig
 from model.audio.mel import slaney_filters
-from model.errors import TrainingError
 from tutti_asr_lab.training.attention.network import AttentionNetwork
+from tutti_asr_lab.training.wheels import open_wheel
 
 WHEEL = "hama-1.7.0-py3-none-any.whl"
 SHA256 = "be48d6379d288fc588ff9a5f609462b2fb81287dd84afaa2dfb1d283cb280c4d"
@@ -42,13 +40,7 @@ Arrays = Mapping[str, NDArray[np.float32]]
 
 def read_wheel(path: Path) -> tuple[Arrays, list[str]]:
     """Return the float32 tensors by name, and the names of the outputs. Raises: TrainingError for another file."""
-    try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise TrainingError(f"cannot read {path}: {error.strerror}; `pip download hama==1.7.0 --no-deps`") from error
-    if found != SHA256:
-        raise TrainingError(f"{path} is not {WHEEL}: its SHA-256 is {found}, not {SHA256}")
-    with zipfile.ZipFile(path) as wheel:
+    with open_wheel(path, WHEEL, SHA256) as wheel:
         symbols = json.loads(wheel.read(SYMBOLS))["decoder"]
         return tensors(wheel.read(WEIGHTS)), [*symbols, "<wb>", "<blank>"]
 

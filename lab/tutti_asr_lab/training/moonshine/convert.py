@@ -7,8 +7,6 @@ those of the second and third convolution, float32 there, within ±127.
 
 from __future__ import annotations
 
-import hashlib
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +23,7 @@ from model.int8.quantized import LARGEST_WEIGHT
 from model.moonshine.kernels import ZERO_POINT
 from model.moonshine.model import SHIPPED, SIZES
 from tutti_asr_lab.training.quantization.rounding import rounded_outputs
+from tutti_asr_lab.training.wheels import open_wheel
 
 WHEEL = "moonshine_voice-0.1.0-py3-none-manylinux_2_34_x86_64.whl"
 SHA256 = "0f833deb43bad5dcfb4cfd3257b6df83ef9abd3f27be3199622fe41932e8d916"
@@ -131,14 +130,7 @@ def converted(encoder: Graph, decoder: Graph) -> Tensors:
 
 def main(wheel: Annotated[Path, typer.Argument(help=WHEEL)], to: Path = SHIPPED) -> None:
     """Write the weights and the list of symbols."""
-    try:
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    except OSError as error:
-        download = "`pip download moonshine-voice==0.1.0 --no-deps`"
-        raise TrainingError(f"cannot read {wheel}: {error.strerror}; {download}") from error
-    if digest != SHA256:
-        raise TrainingError(f"{wheel} is not {WHEEL}: its SHA-256 is {digest}, not {SHA256}")
-    with zipfile.ZipFile(wheel) as files:
+    with open_wheel(wheel, WHEEL, SHA256) as files:
         graphs = [Graph(files.read(f"{FOLDER}/{name}.ort")) for name in ("encoder_model", "decoder_model_merged")]
         symbols = files.read(f"{FOLDER}/tokenizer.bin")
     tensors = converted(*graphs)

@@ -7,9 +7,7 @@ Source: Wan et al. 2018, https://arxiv.org/abs/1710.10467.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +16,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from model.audio.mel import slaney_filters, slaney_hz, slaney_mel
-from model.errors import TrainingError
 from model.speakers.slot_model import Features
 from model.speakers.step import BANDS, HIDDEN, LAYERS, SIZE
+from tutti_asr_lab.training.wheels import open_wheel
 
 WHEEL = "Resemblyzer-0.1.4-py3-none-any.whl"
 SHA256 = "8f12eb2f1a9982d32e8db7856de754709b59c93a77bcf0ff536584b619a9dd1f"
@@ -47,16 +45,7 @@ class Encoder(nn.Module):
 
 def load_encoder(wheel: Path) -> Encoder:
     """Return the encoder with the weights of the wheel. Raises: TrainingError for another file."""
-    try:
-        blob = wheel.read_bytes()
-    except OSError as error:
-        raise TrainingError(
-            f"cannot read {wheel}: {error.strerror}; `pip download Resemblyzer==0.1.4 --no-deps`"
-        ) from error
-    digest = hashlib.sha256(blob).hexdigest()
-    if digest != SHA256:
-        raise TrainingError(f"{wheel} is not {WHEEL}: its SHA-256 is {digest}, not {SHA256}")
-    with zipfile.ZipFile(io.BytesIO(blob)) as files:
+    with open_wheel(wheel, WHEEL, SHA256) as files:
         weights = torch.load(io.BytesIO(files.read(WEIGHTS)), map_location="cpu", weights_only=True)["model_state"]
     encoder = Encoder()
     encoder.load_state_dict({name: weights[name] for name in encoder.state_dict()})

@@ -5,13 +5,11 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-import pytest
 import torch
 
 from model.attention_config import AttentionConfig
 from model.audio.mel import slaney_filters
-from model.errors import TrainingError
-from tutti_asr_lab.training.attention.hama import BLANK, initialize, read_wheel, tensors
+from tutti_asr_lab.training.attention.hama import BLANK, initialize, tensors
 from tutti_asr_lab.training.attention.network import AttentionNetwork
 
 CONFIG = AttentionConfig(phones=("ɡ", "h"))
@@ -65,16 +63,6 @@ def test_an_archive_is_read_in_both_types():
     found = tensors(blob)
     assert {name: array.tolist() for name, array in found.items()} == {"one": one.tolist(), "other": [0.5, -2.0]}
     assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
-
-
-def test_another_file_is_refused_by_its_digest(tmp_path):
-    """A wheel of another version has other weights."""
-    wheel = tmp_path / "hama.whl"
-    wheel.write_bytes(b"another")
-    with pytest.raises(TrainingError, match="SHA-256"):
-        read_wheel(wheel)
-    with pytest.raises(TrainingError, match="pip download hama"):
-        read_wheel(tmp_path / "none.whl")
 
 
 def test_the_stem_is_the_same_function_of_noise():

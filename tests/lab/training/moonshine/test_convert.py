@@ -1,16 +1,14 @@
-"""Weights of the network that writes segments, from the graphs of another project: names, values, another wheel."""
+"""Weights of the network that writes segments, from the graphs of another project: names and values."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from model.errors import TrainingError
-from tutti_asr_lab.training.moonshine import convert
-from tutti_asr_lab.training.moonshine.convert import Graph, converted, main
+from tutti_asr_lab.training.moonshine.convert import Graph, converted
 from tutti_asr_lab.training.quantization.rounding import rounded_outputs
 
 WIDTH = 288
@@ -84,12 +82,6 @@ def test_matrices_norms_and_convolutions_have_the_names_and_shapes_that_the_mode
     assert np.abs(tensors["encoder.second.weight"]).max() == 127
 
 
-def test_a_graph_without_a_node_and_another_wheel_are_refused_by_name(tmp_path: Path) -> None:
+def test_a_graph_without_a_node_is_refused_by_name() -> None:
     with pytest.raises(TrainingError, match="no node 'conv9'"):
         encoder().constant("conv9", 1)
-    wheel = tmp_path / "other.whl"
-    wheel.write_bytes(b"PK")
-    with pytest.raises(TrainingError, match=f"is not {convert.WHEEL}: its SHA-256 is "):
-        main(wheel, tmp_path / "out")
-    with pytest.raises(TrainingError, match=r"pip download moonshine-voice==0\.1\.0"):
-        main(tmp_path / "none.whl", tmp_path / "out")

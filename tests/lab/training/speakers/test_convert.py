@@ -5,11 +5,10 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from model.errors import TrainingError
 from model.speakers.slot_model import STEP_SAMPLES, SpeakerModel, SpeakerWeights
 from model.speakers.step import ENDS, HOP, LEVEL, OVERLAP, REMEMBERED
 from tutti_asr_lab.training.speakers.convert import tensors_of
-from tutti_asr_lab.training.speakers.encoder import Encoder, energies, load_encoder
+from tutti_asr_lab.training.speakers.encoder import Encoder, energies
 
 STEPS = ENDS + 1  # the first is silent
 
@@ -84,12 +83,3 @@ def test_the_mean_is_taken_from_vectors(tmp_path, encoder, pcm):
     _, served = served_vectors(path, pcm)
     expected = plain - center
     np.testing.assert_allclose(served, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-4)
-
-
-def test_another_file_than_the_wheel_is_refused(tmp_path):
-    wheel = tmp_path / "other.whl"
-    with pytest.raises(TrainingError, match=r"cannot read .*pip download Resemblyzer==0\.1\.4"):
-        load_encoder(wheel)
-    wheel.write_bytes(b"zip")
-    with pytest.raises(TrainingError, match="its SHA-256 is"):
-        load_encoder(wheel)
