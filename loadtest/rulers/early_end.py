@@ -6,11 +6,11 @@ begins, as for `--ruler turns`. An early end that comes before that is one of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.rulers.playing import Played, pieces
-from loadtest.rulers.recordings import Spoken, WithSpeech
+from loadtest.rulers.recordings import PlayedRecordings, Spoken
 from loadtest.rulers.report import Figure, figure
 from loadtest.rulers.silences import Listener, with_quiet
 from loadtest.rulers.turns import PATH, FluxTake
@@ -51,7 +51,7 @@ class EarlyTake(FluxTake):
             self.ended_s = after_s
 
 
-class EarlyEnd(WithSpeech[tuple[tuple[bytes, ...], float, str]]):
+class EarlyEnd(PlayedRecordings[tuple[tuple[bytes, ...], float, str]]):
     """The ruler: prepares each recording once."""
 
     query = QUERY
@@ -69,10 +69,9 @@ class EarlyEnd(WithSpeech[tuple[tuple[bytes, ...], float, str]]):
             ]
         )
 
-    def takes(self, order: Iterator[int]) -> Iterator[EarlyTake]:
-        """Yield takes of the recordings in this order."""
-        for number in order:
-            yield EarlyTake(*self.played[number])
+    def take(self, recording: tuple[tuple[bytes, ...], float, str]) -> EarlyTake:
+        """Return a take of a recording."""
+        return EarlyTake(*recording)
 
     def figures(self, played: Played) -> tuple[Figure, ...]:
         """Return the figures of a level."""

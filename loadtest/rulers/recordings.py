@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from loadtest.errors import BadManifest
 from loadtest.generator.recordings import read_manifest
 from loadtest.generator.settings import SAMPLE_RATE
+from loadtest.rulers.playing import Played, Take
+from loadtest.rulers.report import Figure
+from tutti_asr_client.address import QueryValue
 from tutti_asr_client.errors import AudioError
 from tutti_asr_client.files.audio import read_pcm
 
@@ -44,25 +48,44 @@ def read(manifest: Path | None, at_most: int, seed: int) -> list[Spoken]:
         raise BadManifest(str(error)) from error
 
 
-class WithSpeech(Generic[Prepared]):
-    """A ruler's recordings in which silero finds speech, as they are played; the others are left out."""
+class PlayedRecordings(ABC, Generic[Prepared]):
+    """A ruler with its recordings as they are played; those that cannot be measured are left out."""
 
-    def __init__(self, found: Sequence[Prepared | None]) -> None:
-        """`found`: by recording, None without speech. Raises: BadManifest if there is none with speech."""
-        self.played = [each for each in found if each is not None]
+    path = "/v1/listen"
+    query: Mapping[str, QueryValue]
+    """Query of each connection."""
+    useless = "silero found no speech in these recordings; use others"
+    """Message where none is left."""
+
+    def __init__(self, prepared: Sequence[Prepared | None]) -> None:
+        """`prepared`: by recording, None for one that is left out. Raises: BadManifest if none is left."""
+        self.played = [recording for recording in prepared if recording is not None]
         if not self.played:
-            raise BadManifest("silero found no speech in these recordings; use others")
-        self._silent = len(found) - len(self.played)
+            raise BadManifest(self.useless)
+        self.left_out = len(prepared) - len(self.played)
 
     @property
     def recordings(self) -> int:
-        """Number of recordings with speech."""
+        """Number of distinct recordings that are played."""
         return len(self.played)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks for the report."""
-        return (f"{self._silent} recordings were left out: silero found no speech in them",) if self._silent else ()
+        return (f"{self.left_out} recordings were left out: silero found no speech in them",) if self.left_out else ()
+
+    @abstractmethod
+    def take(self, recording: Prepared) -> Take:
+        """Return a take of a recording."""
+
+    @abstractmethod
+    def figures(self, played: Played) -> tuple[Figure, ...]:
+        """Return the figures of a level."""
+
+    def takes(self, order: Iterator[int]) -> Iterator[Take]:
+        """Yield takes of the recordings in this order."""
+        for number in order:
+            yield self.take(self.played[number])
 
 
 def endless(count: int, rng: random.Random) -> Iterator[int]:

@@ -6,8 +6,8 @@ import asyncio
 import gc
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import typer
 import uvloop
@@ -19,53 +19,21 @@ from loadtest.program import EXIT_BAD, EXIT_OK, exit_code
 from loadtest.reports import environment
 from loadtest.rulers import report
 from loadtest.rulers.early_end import EarlyEnd
-from loadtest.rulers.playing import Played, Take, play
-from loadtest.rulers.recordings import Spoken, endless, read
-from loadtest.rulers.report import Figure, RulerDocument, RulerLevel
+from loadtest.rulers.playing import Played, play
+from loadtest.rulers.recordings import PlayedRecordings, Spoken, endless, read
+from loadtest.rulers.report import RulerDocument, RulerLevel
 from loadtest.rulers.settings import Ruler, RulerSettings
 from loadtest.rulers.ttfs import Ttfs
 from loadtest.rulers.turns import run_turns
 from loadtest.rulers.word_delay import WordDelay
-from tutti_asr_client.address import QueryValue, listen_url
+from tutti_asr_client.address import listen_url
 
 Progress = Callable[[str], None]
 MOST_DISTINCT = 1_000
 SPARE = 2  # recordings read for each one that is needed: some have no speech, or no alignment
 
 
-class RulerKind(Protocol):
-    """A ruler with its recordings."""
-
-    @property
-    def query(self) -> Mapping[str, QueryValue]:
-        """Query of each connection."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """Path of the endpoint."""
-        ...
-
-    @property
-    def recordings(self) -> int:
-        """Number of distinct recordings that are played."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Remarks for the report."""
-        ...
-
-    def takes(self, order: Iterator[int]) -> Iterator[Take]:
-        """Yield takes of the recordings in this order."""
-        ...
-
-    def figures(self, played: Played) -> tuple[Figure, ...]:
-        """Return the figures of a level."""
-        ...
-
-
-RULERS: Mapping[Ruler, Callable[[Sequence[Spoken]], RulerKind]] = {
+RULERS: Mapping[Ruler, Callable[[Sequence[Spoken]], PlayedRecordings[Any]]] = {
     Ruler.TTFS: Ttfs,
     Ruler.WORD_DELAY: WordDelay,
     Ruler.EARLY_END: EarlyEnd,
@@ -104,7 +72,7 @@ def measure(settings: RulerSettings, progress: Progress) -> RulerDocument:
     return RulerDocument(settings.ruler, tuple(levels), kind.recordings, described, kind.notes)
 
 
-async def _levels(kind: RulerKind, settings: RulerSettings, progress: Progress) -> list[RulerLevel]:
+async def _levels(kind: PlayedRecordings[Any], settings: RulerSettings, progress: Progress) -> list[RulerLevel]:
     url = listen_url(settings.url, kind.query).replace("/v1/listen", kind.path)
     dialer = await Dialer.to(url, settings.api_key, time.perf_counter)
     levels = []
@@ -126,7 +94,7 @@ async def _levels(kind: RulerKind, settings: RulerSettings, progress: Progress) 
     return levels
 
 
-def _level(kind: RulerKind, streams: int, wanted: int, played: Played) -> RulerLevel:
+def _level(kind: PlayedRecordings[Any], streams: int, wanted: int, played: Played) -> RulerLevel:
     lag = played.lag.spread()
     return RulerLevel(
         streams=streams,

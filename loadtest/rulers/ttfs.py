@@ -8,7 +8,7 @@ with several stops is measured at the last one, as there. Source: pipecat-ai/stt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from loadtest.generator.answers import LatencySplit
 from loadtest.generator.frames import TEXT, masked
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.rulers.playing import Played, pieces
-from loadtest.rulers.recordings import Spoken, WithSpeech
+from loadtest.rulers.recordings import PlayedRecordings, Spoken
 from loadtest.rulers.report import Figure, figure
 from loadtest.rulers.voice import STOP_S, Voice
 from tutti_asr_client.address import QueryValue
@@ -106,10 +106,8 @@ class FinalTake:
         return self.ttfs_s is not None
 
 
-class Ttfs(WithSpeech[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
+class Ttfs(PlayedRecordings[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
     """The ruler: prepares each recording once."""
-
-    path = "/v1/listen"
 
     def __init__(self, spoken: Sequence[Spoken], *, explain: bool = False) -> None:
         """Find the stops of all recordings; `explain`: request the parts of each latency.
@@ -118,15 +116,14 @@ class Ttfs(WithSpeech[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
         """
         self.query = QUERY | {"latency": True} if explain else QUERY
         voice, silence = Voice(), np.zeros(round(TAIL_S * SAMPLE_RATE), np.int16)
-        found = [(each, voice.stops(np.concatenate([each.samples, silence])).pieces) for each in spoken]
+        found = [(each, voice.stops(np.concatenate([each.samples, silence]))) for each in spoken]
         super().__init__(
             [(pieces(each.samples.tobytes()), stops, each.language) if stops else None for each, stops in found]
         )
 
-    def takes(self, order: Iterator[int]) -> Iterator[FinalTake]:
-        """Yield takes of the recordings in this order."""
-        for number in order:
-            yield FinalTake(*self.played[number])
+    def take(self, recording: tuple[tuple[bytes, ...], tuple[int, ...], str]) -> FinalTake:
+        """Return a take of a recording."""
+        return FinalTake(*recording)
 
     def figures(self, played: Played) -> tuple[Figure, ...]:
         """Return the figure of a level, and those of its parts if they were requested."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +32,6 @@ Samples = NDArray[np.int16]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Stops:
-    """Pieces of a recording with silence after it at whose arrival pipecat's detector reports that speech stopped."""
-
-    pieces: tuple[int, ...]
-
-
 class Voice:
     """Silero on whole recordings, one at a time."""
 
@@ -48,8 +40,8 @@ class Voice:
         self.window, self.rate = WINDOW, vad.sample_rate
         self._slots = vad.slots(capacity=1, largest=1)
 
-    def stops(self, samples: Samples) -> Stops:
-        """Return the stops of (S,) int16 audio as `SileroVADAnalyzer` reports them with pieces of 20 ms."""
+    def stops(self, samples: Samples) -> tuple[int, ...]:
+        """Return the pieces of 20 ms of (S,) int16 audio at whose arrival pipecat reports that speech stopped."""
         needed = round(STOP_S * self.rate / self.window)  # as many windows start speech
         loudness = _Loudness(samples, self.rate)
         state, count, smoothed, found = _State.QUIET, 0, 0.0, []
@@ -69,7 +61,7 @@ class Voice:
             elif state is _State.STOPPING and count >= needed:
                 state = _State.QUIET
                 found.append(math.ceil(end / PIECE_SAMPLES) - 1)
-        return Stops(tuple(found))
+        return tuple(found)
 
     def end_s(self, samples: Samples) -> float | None:
         """Return where the last speech of (S,) int16 audio ends, seconds; None if there is none."""

@@ -10,17 +10,16 @@ Source: livekit-agents 1.8.9, `livekit.agents.voice.audio_recognition` and `live
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from loadtest.errors import BadManifest
 from loadtest.generator.settings import SAMPLE_RATE
 from loadtest.rulers.alignment import Aligner, SpokenWord
 from loadtest.rulers.playing import PIECE_S, Played, pieces
-from loadtest.rulers.recordings import Spoken
+from loadtest.rulers.recordings import PlayedRecordings, Spoken
 from loadtest.rulers.report import Figure, figure
 from loadtest.rulers.voice import Voice
 from model.evaluation.scoring import aligned
@@ -134,44 +133,43 @@ def turn_delays(results: Sequence[tuple[Results, float]], speech_end_s: float) -
     return transcription_s, max(ended_s[0] - speech_end_s, MIN_DELAY_S) if ended_s else None
 
 
-class WordDelay:
+class WordDelay(PlayedRecordings[tuple[tuple[bytes, ...], Sequence[SpokenWord], float | None, str]]):
     """The ruler: prepares each recording once."""
 
     query = QUERY
-    path = "/v1/listen"
+    useless = "no recording has an English text that can be aligned; use others"
 
     def __init__(self, spoken: Sequence[Spoken]) -> None:
         """Align all recordings. Raises: BadManifest if none has a text that can be aligned; PeerMissing."""
         aligner, voice = Aligner(), Voice()
         silence = np.zeros(round(TAIL_S * SAMPLE_RATE), np.int16)
         found = [(each, aligner.align(each.samples, each.text)) for each in spoken]
-        self._played = [
-            (pieces(each.samples.tobytes()), words, voice.end_s(np.concatenate([each.samples, silence])), each.language)
-            for each, words in found
-            if words is not None
-        ]
-        if not self._played:
-            raise BadManifest("no recording has an English text that can be aligned; use others")
-        self._left_out = len(found) - len(self._played)
+        super().__init__(
+            [
+                None
+                if words is None
+                else (
+                    pieces(each.samples.tobytes()),
+                    words,
+                    voice.end_s(np.concatenate([each.samples, silence])),
+                    each.language,
+                )
+                for each, words in found
+            ]
+        )
         self._words = self._recognized = 0
-
-    @property
-    def recordings(self) -> int:
-        """Number of recordings that were aligned."""
-        return len(self._played)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks for the report."""
         measured = f"{self._recognized} of {self._words} words were recognized and measured"
-        if not self._left_out:
+        if not self.left_out:
             return (measured,)
-        return measured, f"{self._left_out} recordings were left out: their texts could not be aligned"
+        return measured, f"{self.left_out} recordings were left out: their texts could not be aligned"
 
-    def takes(self, order: Iterator[int]) -> Iterator[WordTake]:
-        """Yield takes of the recordings in this order."""
-        for number in order:
-            yield WordTake(*self._played[number])
+    def take(self, recording: tuple[tuple[bytes, ...], Sequence[SpokenWord], float | None, str]) -> WordTake:
+        """Return a take of a recording."""
+        return WordTake(*recording)
 
     def figures(self, played: Played) -> tuple[Figure, ...]:
         """Return the figures of a level."""

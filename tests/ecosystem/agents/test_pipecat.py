@@ -134,4 +134,4 @@ SPOKEN = [(name, 2.0) for name in FILES if "8khz" not in name]
 def test_the_rulers_stops_are_those_of_its_detector(pipecat: Driver, spoken: Spoken, parts: tuple[Any, ...]) -> None:
     """`tutti loadtest --ruler ttfs` sends `Finalize` at the pieces at which its stt-benchmark does."""
     found = [event["piece"] for event in pipecat.run("stops", audio=spoken(*parts))]
-    assert list(VOICE.stops(np.frombuffer(audio(*parts), np.int16)).pieces) == found
+    assert list(VOICE.stops(np.frombuffer(audio(*parts), np.int16))) == found
