@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -29,7 +28,6 @@ ASK_EVERY_S = 0.1
 ANSWER_WITHIN_S = 10.0
 STOP_WITHIN_S = 20.0
 SHOWN_LINES = 20
-COMMAND_WITHIN_S = 600.0
 
 ALL_IN = ("--max-streams", "1024")
 """Option to refuse no stream, so that a slow machine shows in the latency. Later options override it."""
@@ -43,17 +41,6 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never 
 def serve_command(port: int, options: Sequence[str]) -> list[str]:
     """Return the command to serve on this port."""
     return [sys.executable, "-m", "server.cli", "serve", "--host", "127.0.0.1", "--port", str(port), *options]
-
-
-def tutti(*arguments: str) -> str:
-    """Run a `tutti` command and return the last line of its output. Raises: ServerNotReady, with its error output."""
-    command = [sys.executable, "-m", "server.cli", *arguments]
-    done = subprocess.run(  # noqa: S603 - this program
-        command, cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_WITHIN_S, check=False
-    )
-    if done.returncode:
-        raise ServerNotReady(f"{shlex.join(arguments)}: {done.stderr.strip()}")
-    return (done.stdout.splitlines() or [""])[-1]
 
 
 @contextlib.contextmanager
@@ -72,18 +59,16 @@ def served_process(options: Sequence[str], log: Path | None = None) -> Iterator[
 
 
 @contextlib.contextmanager
-def running(
-    command: Sequence[str], port: int, log: Path | None = None, *, tree: Path = ROOT
-) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: Sequence[str], port: int, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Start a server and yield its process once it is ready on this port; it is stopped on exit.
 
-    Its output goes to `log`, if given. `tree` is the checkout whose server is started.
+    Its output goes to `log`, if given.
 
     Raises:
         ServerNotReady: it exited, or took too long; with the end of its output.
     """
     with tempfile.TemporaryFile() if log is None else log.open("w+b") as output:
-        process = start(command, output, tree=tree)
+        process = start(command, output)
         try:
             wait_until_ready(process, lambda: is_ready(port), output)
             yield process

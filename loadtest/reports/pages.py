@@ -25,9 +25,9 @@ def number(value: float | None, form: str = ".1f") -> str:
     return "–" if value is None else format(value, form)
 
 
-def percentile(spread: Spread | None, name: str, form: str = ".1f") -> str:
+def percentile(spread: Spread | None, name: str) -> str:
     """Return a percentile, the mean or the count of a distribution for a table."""
-    return number(None if spread is None else getattr(spread, name), form)
+    return number(None if spread is None else getattr(spread, name))
 
 
 def place_lines(place: Environment, versions: dict[str, str] | None = None) -> list[str]:
