@@ -13,13 +13,13 @@ import pytest
 
 from loadtest.errors import BadSettings, ServerNotReady
 from loadtest.generator.level import Schedule
-from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.generator.measures import LevelReport, ServerFigures
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import Result
 from loadtest.measurement.run import Alongside, measure
 from loadtest.reports.criteria import unmet
 from tests.support.clients.fake_listen import FakeListen
-from tests.support.clients.loadtest_bench import T0, settings, write_manifest
+from tests.support.clients.loadtest_bench import level_by_period, settings, write_manifest
 from tutti_asr_lab.trials.scenarios import noisy_neighbor
 from tutti_asr_lab.trials.scenarios.noisy_neighbor import Phase, Plan, busy, figures, judge, visit
 from tutti_asr_lab.trials.trial import TrialReport, write
@@ -29,16 +29,10 @@ SHORT = Plan(quiet=1, busy_s=2, after=1, visits=1, transition=1)
 
 def measured(p98_ms: list[float], plan: Plan, **changes: object) -> tuple[LevelReport, tuple[Phase, ...]]:
     """Return a level with these latencies by second, fifty open streams, and a limit that falls by one per second."""
-    measures = LevelMeasures(T0, T0 + len(p98_ms), {}, period_s=1.0)
-    for second, latency_ms in enumerate(p98_ms):
-        for _ in range(50):
-            measures.step_answered(T0 + second + 0.5, T0 + second + 0.5 + latency_ms * 1e-3)
     servers = [ServerFigures(sessions=50.0, limit=90.0 - second, slowdown=1.0) for second in range(len(p98_ms))]
-    report = measures.report(
-        streams=60, to_s=T0 + len(p98_ms), policy="", generator_cpu_cores=0.1, server=ServerFigures(), by_minute=servers
-    )
-    level = msgspec.structs.replace(report, **changes)
-    return level, figures(plan, level, measures.minutes)
+    latencies_s, changes = [p98 * 1e-3 for p98 in p98_ms], {"streams": 60} | changes
+    level, seconds = level_by_period(latencies_s, servers, period_s=1.0, steps=50, **changes)
+    return level, figures(plan, level, seconds)
 
 
 def test_phases_cover_the_plan_and_only_the_start_of_visits_is_not_judged() -> None:

@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from loadtest.generator.latencies import Latencies
-from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
+from loadtest.generator.measures import LevelReport, ServerFigures
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.report import Document, Result
 from loadtest.reports.criteria import unmet
 from loadtest.reports.environment import describe
 from tests.support.clients.fake_listen import FakeListen, Plan
-from tests.support.clients.loadtest_bench import T0, settings, write_manifest
+from tests.support.clients.loadtest_bench import level_by_period, settings, write_manifest
 from tutti_asr_lab.trials.__main__ import app
 from tutti_asr_lab.trials.scenarios import soak as soak_module
 from tutti_asr_lab.trials.scenarios.soak import Rule
@@ -29,20 +29,9 @@ def soaked(
     p98_ms: list[float], memory_mib: list[float | None], **changes: object
 ) -> tuple[LevelReport, tuple[Latencies, ...]]:
     """Return a level with these latencies by minute and this memory at their ends."""
-    measures = LevelMeasures(T0, T0 + 60.0 * len(p98_ms), {})
-    for minute, latency_ms in enumerate(p98_ms):
-        for _ in range(50):
-            scheduled_s = T0 + 60.0 * minute + 30.0
-            measures.step_answered(scheduled_s, scheduled_s + latency_ms * 1e-3)
-    report = measures.report(
-        streams=7,
-        to_s=T0 + 60.0 * len(p98_ms),
-        policy="",
-        generator_cpu_cores=0.1,
-        server=ServerFigures(),
-        by_minute=[ServerFigures(memory_mib=mib, sessions=7.0) for mib in memory_mib],
-    )
-    return msgspec.structs.replace(report, **({"compared": 9} | changes)), measures.minutes
+    servers = [ServerFigures(memory_mib=mib, sessions=7.0) for mib in memory_mib]
+    changes = {"streams": 7, "compared": 9} | changes
+    return level_by_period([p98 * 1e-3 for p98 in p98_ms], servers, steps=50, **changes)
 
 
 def missed(rule: Rule, p98_ms: list[float], memory_mib: list[float | None], **changes: object) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import soundfile
 
+from loadtest.generator.latencies import Latencies
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.generator.recordings import Recording
 from loadtest.generator.settings import LoadSettings
@@ -40,15 +41,29 @@ def write_manifest(folder: Path) -> Path:
 
 def level_report(*latencies_s: float, **changes: object) -> LevelReport:
     """Report of a level with one answered step in each minute, of that latency, and five compared transcripts."""
-    measures = LevelMeasures(T0, T0 + 60.0 * len(latencies_s), {})
-    for minute, latency_s in enumerate(latencies_s):
-        due_s = T0 + 60.0 * minute + 1.0
-        measures.step_answered(due_s, due_s + latency_s)
-    end_s, minutes = T0 + 60.0 * len(latencies_s), [ServerFigures()] * len(latencies_s)
+    servers = [ServerFigures()] * len(latencies_s)
+    return level_by_period(latencies_s, servers, **({"streams": 3, "compared": 5} | changes))[0]
+
+
+def level_by_period(
+    latencies_s: Sequence[float],
+    servers: Sequence[ServerFigures],
+    *,
+    period_s: float = 60.0,
+    steps: int = 1,
+    **changes: object,
+) -> tuple[LevelReport, tuple[Latencies, ...]]:
+    """Return a level with these latencies of all steps of a period and figures at its end, and those by period."""
+    end_s = T0 + period_s * len(latencies_s)
+    measures = LevelMeasures(T0, end_s, {}, period_s=period_s)
+    for period, latency_s in enumerate(latencies_s):
+        due_s = T0 + period_s * (period + 0.5)
+        for _ in range(steps):
+            measures.step_answered(due_s, due_s + latency_s)
     report = measures.report(
-        streams=3, to_s=end_s, policy="", generator_cpu_cores=0.0, server=ServerFigures(), by_minute=minutes
+        streams=0, to_s=end_s, policy="", generator_cpu_cores=0.1, server=ServerFigures(), by_minute=servers
     )
-    return msgspec.structs.replace(report, **({"compared": 5} | changes))
+    return msgspec.structs.replace(report, **changes), measures.minutes
 
 
 def settings(manifest: Path, url: str = "", **changes: object) -> LoadSettings:
