@@ -298,7 +298,7 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
     from server.settings import Settings
 
-    given = {name: value for name, value in options.items() if value not in (None, [])}
+    given = {name: value for name, value in options.items() if value not in (None, [], ())}  # a list without items: no option
     try:
         return Settings(**given)
     except ValidationError as error:
