@@ -298,7 +298,8 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
     from server.settings import Settings
 
-    given = {name: value for name, value in options.items() if value not in (None, [], ())}  # a list without items: no option
+    unset = (None, [], ())  # the last two: a list option without items
+    given = {name: value for name, value in options.items() if value not in unset}
     try:
         return Settings(**given)
     except ValidationError as error:
