@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from model.config import ENGLISH, TAIL_FRAMES, ModelConfig
 
@@ -41,6 +41,7 @@ class AttentionConfig:
     A frame's outputs are those of the vocabulary, then a blank and the phones, as of `model.config.ModelConfig`.
     """
 
+    search_limits: ClassVar[tuple[int, float]] = (256, 12.0)  # of twice the frames a word. Source: model/LOG.md
     name: str = "tutti"
     version: str = "0"
     sample_rate: int = 16_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 FORMAT_VERSION = 4  # 3 has no language, 2 also no phones, 1 also no integers
 _READ = (1, 2, 3, FORMAT_VERSION)
@@ -27,7 +27,7 @@ not at its start. Source: measured on recordings with abrupt ends, model/LOG.md.
 PAIRS = 3  # pairs of frames covered by a convolution (kernel 6, stride 2), which carries over two pairs
 CONTEXT = 2 * (PAIRS - 1)  # frames of context that a convolution carries over
 MAX_BEAMS = 1_024  # more than 512 has no benefit; a stream then takes 3.5 MB. Source: model/LOG.md
-BEAMS = 128  # default. Source: model/LOG.md
+BEAMS, REACH = 128, 10.0  # default hypotheses, and how many nats below the best they may be. Source: model/LOG.md
 MACRO_LANGUAGES = {"cmn": "zh"}
 """Languages that are usually tagged by their macrolanguage. Source: RFC 5646, section 2.2.2."""
 ENGLISH = ("", " ", "'", *"abcdefghijklmnopqrstuvwxyz")  # index 0 is the CTC blank
@@ -50,6 +50,7 @@ class ModelConfig:
     convolution waits for.
     """
 
+    search_limits: ClassVar[tuple[int, float]] = (BEAMS, REACH)
     name: str = "tutti-gru"
     version: str = "0"
     sample_rate: int = 16_000

@@ -129,11 +129,13 @@ def _grammar_files(folder: Path) -> list[Path]:
 
 def own_search(config: OwnConfig, beams: int | None, language: Language, **options: Any) -> BeamDecoder:
     """The beam search over one of our models' outputs: phones where both sides know them, else letters."""
+    width, reach = config.search_limits
     return BeamDecoder(
         config.vocabulary,
         config.frame_s,
         outputs=config.outputs,
-        beams=BEAMS if beams is None else beams,
+        beams=width if beams is None else beams,
+        reach=reach,
         lm=language.lm,
         phone_lexicon=language.phone_lexicon,
         weights=language.weights,

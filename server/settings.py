@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     decoder: Literal["auto", "greedy", "beam"] = "auto"
     """Decoder; `auto` takes beam search where there is a language model."""
     beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
-    """Hypotheses that beam search keeps. By default 128, for a transducer 4."""
+    """Hypotheses that beam search keeps. By default 256, for GRUs 128, for a transducer 4."""
     lm: Literal["off"] | Path | None = None
     """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
     finals: Literal["auto", "fast", "accurate"] = "auto"

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.config import BEAMS, MAX_BEAMS
+from model.config import BEAMS, MAX_BEAMS, REACH
 from model.ctc.beam_state import BeamState, loaded_state, new_state, saved_state
 from model.ctc.bias import NO_BIAS, Bias, TermAutomaton
 from model.ctc.interface import LogProbs, digest_of
@@ -55,7 +55,6 @@ MAX_KEPT_SYMBOLS = 63  # each hypothesis has one bit per kept symbol
 KEPT_SHARE = 0.998  # 0.99 in Amodei et al. 2016, section 7.3; model/LOG.md has the gain of a larger share
 KEPT_SYMBOLS = 40  # Source: the same section
 AGREEING = 64  # open words whose agreement is computed
-REACH = 10.0  # dropping hypotheses this far below the best saves a third of the time of 256. Source: model/LOG.md
 
 
 class BeamDecoder:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from model.config import BEAMS
 from server.cli.errors import bad_option, fail
 from server.cli.options import CheckedCommand, ManifestOption, ModelOption, Part, PartOption, PrecisionOption
 
@@ -159,7 +158,7 @@ def tune(
         Average,
         typer.Option(help="Minimize the mean of the sources' word error rates, or the rate of all words pooled."),
     ] = Average.MEAN,
-    beams: Annotated[int, typer.Option(help="Beam width: hypotheses kept per stream.", min=1, max=1_024)] = BEAMS,
+    beams: Annotated[int | None, typer.Option(help="Beam width. Default: as `tutti serve`.", min=1, max=1_024)] = None,
     threads: Annotated[int, typer.Option(help="Recordings decoded at once.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Random seed of the search.")] = 1,
     part: PartOption = Part.A,

@@ -63,11 +63,12 @@ def test_the_default_network_names_the_one_that_computes_in_floats(options: dict
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_the_shipped_forms_have_the_documented_steps_and_the_same_decoding_weights(name: str) -> None:
-    """One file of tensors, one set of weights."""
+def test_the_shipped_forms_have_the_documented_steps_and_the_same_search(name: str) -> None:
+    """One file of tensors, one width and one set of weights."""
     config = checkpoint.read_config(checkpoint.named(Path(name)))
     ahead_ms = 1e3 * config.delay_frames * config.frame_s
     assert (1e3 * config.step_samples / config.sample_rate, ahead_ms) == FORMS[name]
+    assert config.search_limits == (256, 12.0)
     words = checkpoint.WEIGHTS / "tutti-words.arpa.gz"
     assert read_weights_path(words, config.phones, config.trained_name).name == "tutti-words.tutti.phones.weights.json"
 

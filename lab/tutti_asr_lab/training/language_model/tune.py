@@ -80,7 +80,7 @@ class TunedSearch:
         file = read_weights_path(path, config.phones, config.trained_name)
         return cls(config, language, file, compute)
 
-    def decoder(self, beams: int, weights: DecodingWeights) -> BeamDecoder:
+    def decoder(self, beams: int | None, weights: DecodingWeights) -> BeamDecoder:
         """Return the search with these weights."""
         return own_search(self.config, beams, replace(self.language, weights=weights))
 
