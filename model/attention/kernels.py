@@ -1,6 +1,7 @@
-"""Kernels of the attention network, one row at a time, bit-identical on every processor (`model.int8.vectors`).
+"""Kernels of the attention network, bit-identical on every processor (`model.int8.vectors`).
 
-Arguments are addresses, and counts of vectors of sixteen; `limits` as in `model.int8.kernels`.
+Arguments are addresses, and counts of vectors of sixteen; `limits` as in `model.int8.kernels`. Those of `ROWS` rows are
+described for one of them.
 """
 
 from __future__ import annotations
@@ -8,14 +9,26 @@ from __future__ import annotations
 from typing import Any
 
 from model.attention_config import GELU_FACTOR
-from model.int8.kernels import mixed_frames, quantized, scaled
-from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
+from model.int8.kernels import quantized, scaled
+from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel, row_kernel
 from model.published.compiled.kernels import same, sums_to_bytes
 
 LARGEST_PROBABILITY = 255.0
 
 plain_bytes = sums_to_bytes(same)
 """(sums, multiplier, bias, limits, out, vectors): a product's outputs, quantized."""
+
+
+@row_kernel("sums", "out")
+def silu_bytes(v: Vectors, sums: Any, multiplier: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
+    """Compute SiLU of a product's outputs, quantized for the next product."""
+
+    def body(index: Any, _: Any) -> Any:
+        y = scaled(v, sums, multiplier, bias, v.times(index, ROW)).silu()
+        v.keep_bytes(quantized(v, y, limits), out, v.times(index, LANES))
+        return []
+
+    v.loop(vectors, [], body)
 
 
 @kernel
@@ -31,43 +44,56 @@ def stem_floats(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vec
     v.loop(vectors, [], body)
 
 
-@kernel
-def gated_halves(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
-    """Compute a σ(b) in bfloat16 from a product's outputs (a, b), each `vectors` vectors."""
+@row_kernel("sums", "out")
+def gated(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
+    """Compute a σ(b), rounded to bfloat16, from a product's outputs (a, b), each `vectors` vectors."""
     width = v.times(vectors, ROW)
 
     def body(index: Any, _: Any) -> Any:
         offset = v.times(index, ROW)
         gate = scaled(v, sums, multiplier, bias, v.at(offset, width))
         value = scaled(v, sums, multiplier, bias, offset) * gate.sigmoid()
-        v.keep_halves(value, out, v.times(index, ROW // 2))
+        v.keep(value.half(), out, offset)
         return []
 
     v.loop(vectors, [], body)
 
 
 @kernel
-def convolved_bytes(
-    v: Vectors, frames: Any, weights: Any, bias: Any, limits: Any, out: Any, vectors: Any, taps: Any
-) -> None:
-    """Compute SiLU(bias + sum over `taps` bfloat16 frames) of each channel, quantized; `weights` (taps, channels)."""
+def halves_to_floats(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
+    """Convert bfloat16."""
 
     def body(index: Any, _: Any) -> Any:
-        bias_there = v.floats(bias, v.times(index, ROW))
-        total = mixed_frames(v, frames, weights, taps, index, vectors, bias_there)
-        v.keep_bytes(quantized(v, total.silu(), limits), out, v.times(index, LANES))
+        v.keep(v.halves(x, v.times(index, ROW // 2)), out, v.times(index, ROW))
         return []
 
     v.loop(vectors, [], body)
 
 
-@kernel
+@row_kernel("frames", "out")
+def convolved_bytes(
+    v: Vectors, frames: Any, weights: Any, bias: Any, limits: Any, out: Any, width: Any, taps: Any
+) -> None:
+    """Compute SiLU(bias + sum over `taps` frames) of sixteen channels, quantized.
+
+    Frames and `weights` (taps, channels) are float32, `width` bytes from one to the next.
+    """
+
+    def add(tap: Any, carried: list[Any]) -> Any:
+        offset = v.times(tap, width)
+        return [carried[0] + v.floats(frames, offset) * v.floats(weights, offset)]
+
+    total = v.loop(taps, [v.floats(bias)], add)[0]
+    v.keep_bytes(quantized(v, total.silu(), limits), out)
+
+
+@row_kernel("sums", "scores", "out", "total")
 def probability_bytes(
     v: Vectors, sums: Any, offset_sums: Any, factor: Any, mask: Any, scores: Any, out: Any, total: Any, vectors: Any
 ) -> None:
     """Write exp(s - max s) in units of 1 / 255 as bytes, and their sum into all sixteen floats at `total`.
 
-    s = (sums - offset_sums) * factor + mask, int32 sums and float32 mask; `scores`: memory for a row of floats.
+    s = (sums - offset_sums) * factor + mask, int32 sums and float32 mask; `scores`: memory for floats.
     """
     factors = v.all(factor)
 

@@ -18,6 +18,7 @@ from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS
 from model.int8.product_table import head_row, limits_record, product_row
 from model.int8.vectors import LANES, ROW
+from model.int8.vectors import ROWS as VECTOR_ROWS
 
 ROWS = 160  # frames of a block of streams: their work space fits the second-level cache
 HIDDEN = -1e30  # added to the score of a column without a frame
@@ -113,7 +114,7 @@ class PackedAttention:
         config, keep, weights = self.config, self._arrays.keep, self.weights
         rows, window = self.most * self.form.window, self.form.window
         windows = np.arange(self.most, dtype=np.int64)[:, None] * (HOPS * window + 1) + np.arange(window) * HOPS
-        zeros = max(self.sizes.columns, 2 * COLUMNS, config.width)  # also a frame of bfloat16
+        zeros = max(self.sizes.columns, 2 * COLUMNS, VECTOR_ROWS * config.width)
         return Constants(
             features=weights.features,
             products=weights.products,
@@ -161,13 +162,13 @@ class AttentionWork:
             "values": rows * config.width + ALIGNED,
             "mask": sizes.columns * 4,
             "scores": (QUERY_ROWS + 1) * sizes.columns * 4,
-            "row": sizes.columns * 4,
+            "rows": VECTOR_ROWS * sizes.columns * 4,
             "probabilities": QUERY_ROWS * sizes.columns + ALIGNED,
             "totals": QUERY_ROWS * ROW,
             "panels": sizes.columns * deep,
             "average_sums": QUERY_ROWS * deep * 4,
             "mixed": rows * (config.width + LANES) * 4,
-            "joined": (config.kernel + sizes.window) * config.width * 2,
+            "joined": (config.kernel + sizes.window) * config.width * 4,
             "outputs": columns * 4,
         }
         offsets, total = offsets_of(lengths)

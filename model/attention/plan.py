@@ -93,7 +93,7 @@ class Work(NamedTuple):
     values: int
     mask: int
     scores: int
-    row: int
+    rows: int
     probabilities: int
     totals: int
     panels: int

@@ -48,7 +48,7 @@ from model.int8.product_table import (
     multiply_rows,
     product_at,
 )
-from model.int8.vectors import LANES, ROW
+from model.int8.vectors import LANES, ROW, ROWS
 from model.machine.compiled import ZERO, compiled, entry_point, float32_at, int32_at, int64_at
 from model.published.compiled.kernels import add_sums, layer_norm
 
@@ -123,27 +123,31 @@ def _stem(plan: Plan, work: Work, count: int) -> None:
 
 
 @compiled
-def _x(plan: Plan, work: Work, row: int, frames: int) -> int:
-    """Address in `work.x` of row `row` of those that the first `frames` frames of all windows are."""
-    return work.x + (row // frames * plan.sizes.window + row % frames) * plan.sizes.width * 4
+def _x(plan: Plan, work: Work, row: int, frames: int, apart: int) -> range:
+    """Addresses in `work.x` of the first `frames` frames of a window, of one in `apart` frames."""
+    frame, first = plan.sizes.width * 4, work.x + row * plan.sizes.window * plan.sizes.width * 4
+    return range(first, first + frames * frame, apart * frame)
 
 
 @compiled
 def _norm(plan: Plan, work: Work, product: tuple[int, ...], count: int, frames: int) -> None:
     """Quantize the layer norm of the first `frames` frames of each window for a product, into `work.bytes`."""
-    width, vectors = plan.sizes.width, plan.sizes.width // LANES
-    for row in range(count * frames):
-        x, out = _x(plan, work, row, frames), work.bytes + row * width
-        int8_kernels.norm_bytes(x, product[GAIN], product[SHIFT], product[LIMITS], out, vectors)
+    width, out = plan.sizes.width, work.bytes
+    gain, shift, limits = product[GAIN], product[SHIFT], product[LIMITS]
+    for row in range(count):
+        for x in _x(plan, work, row, frames, ROWS):
+            int8_kernels.norm_rows(x, width * 4, gain, shift, limits, out, width, width // LANES)
+            out += ROWS * width
 
 
 @compiled
 def _add(plan: Plan, work: Work, product: tuple[int, ...], count: int, frames: int) -> None:
     """Add a product's outputs to the first `frames` frames of each window."""
-    wide = product[PANELS] * PANEL_SUMS
-    for row in range(count * frames):
-        sums, x = work.sums + row * wide, _x(plan, work, row, frames)
-        add_sums(sums, product[MULTIPLIER], product[BIAS], x, plan.sizes.width // LANES)
+    sizes, sums = plan.sizes, work.sums
+    for row in range(count):
+        for x in _x(plan, work, row, frames, 1):
+            add_sums(sums, product[MULTIPLIER], product[BIAS], x, sizes.width // LANES)
+            sums += product[PANELS] * PANEL_SUMS
 
 
 @compiled
@@ -153,9 +157,10 @@ def _feed_forward(plan: Plan, work: Work, products: int, first: int, count: int,
     inner, outer = product_at(products, first), product_at(products, first + 1)
     _norm(plan, work, inner, count, frames)
     multiply_rows(inner, work.bytes, plan.constants.row_offsets, rows, work.sums)
-    for row in range(rows):
-        sums, out = work.sums + row * inner[PANELS] * PANEL_SUMS, work.bytes + row * sizes.inner
-        int8_kernels.silu_bytes(sums, inner[MULTIPLIER], inner[BIAS], outer[LIMITS], out, sizes.inner // LANES)
+    wide, multiplier, bias, limits = inner[PANELS] * PANEL_SUMS, inner[MULTIPLIER], inner[BIAS], outer[LIMITS]
+    for row in range(0, rows, ROWS):
+        sums, out = work.sums + row * wide, work.bytes + row * sizes.inner
+        kernels.silu_bytes(sums, wide, multiplier, bias, limits, out, sizes.inner, sizes.inner // LANES)
     multiply_rows(outer, work.bytes, plan.constants.inner_offsets, rows, work.sums)
     _add(plan, work, outer, count, frames)
 
@@ -170,15 +175,13 @@ def _attention(plan: Plan, work: Work, products: int, table: int, block: int, st
     attending, attended = product_at(products, ATTENDING), product_at(products, ATTENDED)
     _norm(plan, work, attending, count, sizes.window)
     multiply_rows(attending, work.bytes, plan.constants.row_offsets, rows, work.sums)
-    multiplier, bias = attending[MULTIPLIER], attending[BIAS]
-    for row in range(rows):
-        sums, skipped = work.sums + row * attending[PANELS] * PANEL_SUMS, width * 4
-        query = work.queries + row * width
-        kernels.plain_bytes(sums, multiplier, bias, at[QUERY_LIMITS], query, vectors)
-        sums, key = sums + skipped, work.keys + row * width
-        kernels.plain_bytes(sums, multiplier + skipped, bias + skipped, at[KEY_LIMITS], key, vectors)
-        sums, value = sums + skipped, work.values + row * width
-        kernels.plain_bytes(sums, multiplier + 2 * skipped, bias + 2 * skipped, at[VALUE_LIMITS], value, vectors)
+    wide, limits = attending[PANELS] * PANEL_SUMS, (at[QUERY_LIMITS], at[KEY_LIMITS], at[VALUE_LIMITS])
+    for part, out in enumerate((work.queries, work.keys, work.values)):
+        skipped = part * width * 4
+        multiplier, bias = attending[MULTIPLIER] + skipped, attending[BIAS] + skipped
+        for row in range(rows):
+            sums, to = work.sums + row * wide + skipped, out + row * width
+            kernels.plain_bytes(sums, multiplier, bias, limits[part], to, vectors)
     for row in range(count):
         state = slab + slot_of[row] * stride
         position = int64_at(state + plan.fields.position)[0]
@@ -237,47 +240,31 @@ def _hide(plan: Plan, work: Work, position: int) -> None:
 @compiled
 def _attend(plan: Plan, work: Work, cache: int, head: int, factor: int, first: int) -> None:
     """Write one head's averages of values into `work.mixed`, for the rows of a window from `first`."""
-    sizes, width = plan.sizes, plan.sizes.width
-    deep, panels = width // sizes.heads, sizes.columns // COLUMNS
+    sizes, width, columns = plan.sizes, plan.sizes.width, plan.sizes.columns
+    deep, panels = width // sizes.heads, columns // COLUMNS
     keys = cache + head * panels * panel_bytes(deep)
     wide, value_panels = panels * PANEL_SUMS, (deep + COLUMNS - 1) // COLUMNS
     groups = sizes.columns // FOUR
     _pack_values(cache + plan.fields.values + head * deep * FOUR, width * FOUR, groups, deep, work.panels)
     zeros = work.scores + QUERY_ROWS * wide  # the sums of a query of zero points
-    multiply(
-        plan.constants.zero_points,
-        plan.constants.row_offsets,
-        1,
-        keys,
-        deep // DEPTH,
-        panels,
-        plan.constants.no_sums,
-        zeros,
-    )
+    offsets, no_sums = plan.constants.row_offsets, plan.constants.no_sums
+    multiply(plan.constants.zero_points, offsets, 1, keys, deep // DEPTH, panels, no_sums, zeros)
     for begin in range(0, sizes.window, QUERY_ROWS):
         rows = min(QUERY_ROWS, sizes.window - begin)
         queries = work.queries + (first + begin) * width + head * deep
-        offsets = plan.constants.row_offsets
-        multiply(queries, offsets, rows, keys, deep // DEPTH, panels, plan.constants.no_sums, work.scores)
-        for row in range(rows):
+        multiply(queries, offsets, rows, keys, deep // DEPTH, panels, no_sums, work.scores)
+        for row in range(0, rows, ROWS):
+            scores, out, total = work.scores + row * wide, work.probabilities + row * columns, work.totals + row * ROW
+            rows_at, size, vectors = work.rows, columns * 4, columns // LANES  # of floats
             kernels.probability_bytes(
-                work.scores + row * wide,
-                zeros,
-                factor,
-                work.mask,
-                work.row,
-                work.probabilities + row * sizes.columns,
-                work.totals + row * ROW,
-                sizes.columns // LANES,
+                scores, wide, zeros, factor, work.mask, rows_at, size, out, columns, total, ROW, vectors
             )
-        offsets = plan.constants.probability_offsets
-        sums = work.average_sums
-        multiply(work.probabilities, offsets, rows, work.panels, groups, value_panels, plan.constants.no_sums, sums)
+        sums, own = work.average_sums, plan.constants.probability_offsets
+        multiply(work.probabilities, own, rows, work.panels, groups, value_panels, no_sums, sums)
         for row in range(rows):
             out = work.mixed + ((first + begin + row) * (width + LANES) + head * deep) * 4
-            kernels.averages(
-                sums + row * value_panels * PANEL_SUMS, work.totals + row * ROW, out, (deep + LANES - 1) // LANES
-            )
+            total, vectors = work.totals + row * ROW, (deep + LANES - 1) // LANES
+            kernels.averages(sums + row * value_panels * PANEL_SUMS, total, out, vectors)
 
 
 @compiled
@@ -299,27 +286,30 @@ def _convolution(
     sizes, fields, width, vectors = plan.sizes, plan.fields, plan.sizes.width, plan.sizes.width // LANES
     slots, slab, stride = states
     slot_of, at = int64_at(slots), int64_at(table)
-    rows, half, before = count * sizes.window, width * 2, sizes.taps // 2
+    rows, apart, before = count * sizes.window, width * 4, sizes.taps // 2
     gated, mixed = product_at(products, GATED), product_at(products, MIXED)
+    wide = gated[PANELS] * PANEL_SUMS
     _norm(plan, work, gated, count, sizes.window)
     multiply_rows(gated, work.bytes, plan.constants.row_offsets, rows, work.sums)
     for row in range(count):
         state = slab + slot_of[row] * stride
         position = int64_at(state + fields.position)[0]
         cache = state + fields.first_block + block * fields.block + fields.convolution
-        int8_kernels.copy_bytes(work.joined, cache, before * half)
-        for frame in range(sizes.window):
-            joined = work.joined + (before + frame) * half
+        kernels.halves_to_floats(cache, work.joined, before * vectors)
+        for frame in range(0, sizes.window, ROWS):
+            joined = work.joined + (before + frame) * apart
             if position + frame < 0:
-                int8_kernels.copy_bytes(joined, plan.constants.no_sums, half)
+                int8_kernels.copy_bytes(joined, plan.constants.no_sums, ROWS * apart)
             else:
-                sums = work.sums + (row * sizes.window + frame) * gated[PANELS] * PANEL_SUMS
-                kernels.gated_halves(sums, gated[MULTIPLIER], gated[BIAS], joined, vectors)
-        for frame in range(wanted):
-            out = work.bytes + (row * wanted + frame) * width
-            frames = work.joined + frame * half
-            kernels.convolved_bytes(frames, at[TAPS], at[TAPS_BIAS], mixed[LIMITS], out, vectors, sizes.taps)
-        int8_kernels.copy_bytes(cache, work.joined + sizes.new * half, before * half)
+                sums = work.sums + (row * sizes.window + frame) * wide
+                kernels.gated(sums, wide, gated[MULTIPLIER], gated[BIAS], joined, apart, vectors)
+        for vector in range(vectors):  # all frames of one, so that its weights stay in the first-level cache
+            taps, taps_bias, limits = at[TAPS] + vector * ROW, at[TAPS_BIAS] + vector * ROW, mixed[LIMITS]
+            for frame in range(0, wanted, ROWS):
+                frames = work.joined + frame * apart + vector * ROW
+                out = work.bytes + (row * wanted + frame) * width + vector * LANES
+                kernels.convolved_bytes(frames, apart, taps, taps_bias, limits, out, width, apart, sizes.taps)
+        int8_kernels.float_halves(work.joined + sizes.new * apart, cache, before * vectors)
     multiply_rows(mixed, work.bytes, plan.constants.row_offsets, count * wanted, work.sums)
     _add(plan, work, mixed, count, wanted)
 
@@ -328,9 +318,9 @@ def _convolution(
 def _normalize(plan: Plan, work: Work, table: int, count: int, frames: int) -> None:
     """Replace the first `frames` frames of each window by the block's layer norm."""
     at = int64_at(table)
-    for row in range(count * frames):
-        x = _x(plan, work, row, frames)
-        layer_norm(x, at[BLOCK_GAIN], at[BLOCK_SHIFT], x, plan.sizes.width // LANES)
+    for row in range(count):
+        for x in _x(plan, work, row, frames, 1):
+            layer_norm(x, at[BLOCK_GAIN], at[BLOCK_SHIFT], x, plan.sizes.width // LANES)
 
 
 @compiled
@@ -338,9 +328,10 @@ def _head(plan: Plan, work: Work, count: int, out: int) -> None:
     """Compute the log-probabilities of the new frames; columns of phones start at a vector after those of letters."""
     sizes, width = plan.sizes, plan.sizes.width
     head = product_at(plan.constants.products, 1 + sizes.blocks * BLOCK_PRODUCTS)
-    rows = count * sizes.new
-    for row in range(rows):
-        x, out_bytes = _x(plan, work, row, sizes.new), work.bytes + row * width
-        int8_kernels.float_bytes(x, head[LIMITS], out_bytes, width // LANES)
+    rows, quantized = count * sizes.new, work.bytes
+    for row in range(count):
+        for x in _x(plan, work, row, sizes.new, 1):
+            int8_kernels.float_bytes(x, head[LIMITS], quantized, width // LANES)
+            quantized += width
     multiply_rows(head, work.bytes, plan.constants.row_offsets, rows, work.sums)
     log_probs(head, rows, work.sums, sizes.letters, sizes.phones, work.outputs, out)

@@ -100,14 +100,7 @@ class FeatureTables:
     ) -> FeaturePlan:
         """Return the plan of compiled code; `keep` copies an array and returns its address; mean and scale (F,)."""
         return FeaturePlan(
-            window=keep(self.window),
-            twiddles=keep(self.twiddles),
-            splits=keep(self.splits),
-            order=keep(self.order),
-            bands=keep(self.bands),
-            band_weights=keep(self.weights),
-            mean=keep(mean),
-            scale=keep(scale),
+            *map(keep, (self.window, self.twiddles, self.splits, self.order, self.bands, self.weights, mean, scale)),
             window_vectors=len(self.window) // LANES,
             fft_size=config.fft_size,
             band_count=len(self.bands),

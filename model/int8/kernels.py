@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.int8.vectors import LANES, ROW, Floats, Ints, Vectors, kernel
+from model.int8.vectors import LANES, ROW, Floats, Ints, Vectors, kernel, row_kernel
 
 NORM_EPSILON = 1e-5  # of torch.nn.LayerNorm
 LIMITS_BYTES = 16
@@ -24,30 +24,6 @@ def quantized(v: Vectors, x: Floats, limits: Any) -> Ints:
 def scaled(v: Vectors, sums: Any, multiplier: Any, bias: Any, offset: Any) -> Floats:
     """Return the outputs of a product from its sums."""
     return v.ints(sums, offset).to_floats() * v.floats(multiplier, offset) + v.floats(bias, offset)
-
-
-@kernel
-def silu_bytes(v: Vectors, sums: Any, multiplier: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
-    """Compute SiLU of a product's outputs, quantized for the next product."""
-
-    def body(index: Any, _: Any) -> Any:
-        y = scaled(v, sums, multiplier, bias, v.times(index, ROW)).silu()
-        v.keep_bytes(quantized(v, y, limits), out, v.times(index, LANES))
-        return []
-
-    v.loop(vectors, [], body)
-
-
-@kernel
-def silu_floats(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
-    """Compute SiLU of a product's outputs."""
-
-    def body(index: Any, _: Any) -> Any:
-        offset = v.times(index, ROW)
-        v.keep(scaled(v, sums, multiplier, bias, offset).silu(), out, offset)
-        return []
-
-    v.loop(vectors, [], body)
 
 
 @kernel
@@ -82,8 +58,7 @@ def moments(v: Vectors, x: Any, vectors: Any) -> tuple[Floats, Floats]:
     return mean, v.constant(1.0) / (variance + NORM_EPSILON).root()
 
 
-@kernel
-def norm_bytes(v: Vectors, x: Any, gain: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
+def quantized_norm(v: Vectors, x: Any, gain: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
     """Compute the quantized layer norm of a row."""
     mean, inverse = moments(v, x, vectors)
 
@@ -94,6 +69,9 @@ def norm_bytes(v: Vectors, x: Any, gain: Any, bias: Any, limits: Any, out: Any, 
         return []
 
     v.loop(vectors, [], body)
+
+
+norm_bytes, norm_rows = kernel(quantized_norm), row_kernel("x", "out")(quantized_norm)
 
 
 @kernel
@@ -152,26 +130,19 @@ def float_halves(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
     v.loop(vectors, [], body)
 
 
-def mixed_frames(v: Vectors, frames: Any, weights: Any, taps: Any, index: Any, vectors: Any, start: Floats) -> Floats:
-    """Return start + the weighted sum over `taps` bfloat16 frames, of the channels of vector `index`."""
-    width, half = v.times(vectors, ROW), v.times(vectors, ROW // 2)
-    offset, half_offset = v.times(index, ROW), v.times(index, ROW // 2)
-
-    def add(tap: Any, carried: list[Any]) -> Any:
-        frame = v.halves(frames, v.at(v.times(tap, half), half_offset))
-        return [carried[0] + frame * v.floats(weights, v.at(v.times(tap, width), offset))]
-
-    total: Floats = v.loop(taps, [start], add)[0]
-    return total
-
-
 @kernel
 def lookahead(v: Vectors, frames: Any, weights: Any, out: Any, vectors: Any, taps: Any) -> None:
     """Compute one frame of the row convolution from `taps` bfloat16 frames, this one and following ones."""
+    width, half = v.times(vectors, ROW), v.times(vectors, ROW // 2)
 
     def body(index: Any, _: Any) -> Any:
-        total = mixed_frames(v, frames, weights, taps, index, vectors, v.constant(0.0))
-        v.keep(total, out, v.times(index, ROW))
+        offset, half_offset = v.times(index, ROW), v.times(index, ROW // 2)
+
+        def add(tap: Any, carried: list[Any]) -> Any:
+            frame = v.halves(frames, v.at(v.times(tap, half), half_offset))
+            return [carried[0] + frame * v.floats(weights, v.at(v.times(tap, width), offset))]
+
+        v.keep(v.loop(taps, [v.constant(0.0)], add)[0], out, offset)
         return []
 
     v.loop(vectors, [], body)

@@ -12,12 +12,16 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from model.machine.compiler import cgutils as _cgutils
 from model.machine.compiler import extending, ir, types
+from model.machine.instructions import instruction_set
 
 LANES = 16
+ROWS = 4 if instruction_set() == "vnni512" else 2
+"""Rows of a `row_kernel`: while one waits for a result, the processor computes the others."""
 ROW = 4 * LANES  # bytes of sixteen floats
 
 I8, I16, I32, I64, F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -33,10 +37,14 @@ SQRT_HALF_BITS = 0x3F3504F3
 
 
 class Vectors:
-    """Builder of one kernel's code: loads, stores, loops."""
+    """Builder of one kernel's code: loads, stores, loops.
 
-    def __init__(self, builder: Any) -> None:
-        self.builder = builder
+    With several `rows` it has sixteen lanes of each; their addresses are a list, and a load from one address gives all
+    of them the same numbers.
+    """
+
+    def __init__(self, builder: Any, rows: int = 1) -> None:
+        self.builder, self.lanes = builder, rows * LANES
 
     def number(self, value: Any) -> Any:
         """Return a 64-bit integer of the code; Python integers become constants."""
@@ -44,6 +52,8 @@ class Vectors:
 
     def at(self, address: Any, offset: Any) -> Any:
         """Address plus offset, both in bytes."""
+        if isinstance(address, list):
+            return [self.at(row, offset) for row in address]
         return self.builder.add(self.number(address), self.number(offset))
 
     def times(self, left: Any, right: Any) -> Any:
@@ -54,31 +64,44 @@ class Vectors:
         """Load any LLVM type from an address, aligned or not."""
         return self.builder.load(self.builder.inttoptr(self.number(address), kind.as_pointer()), align=1)
 
+    def lanes_at(self, address: Any, element: Any) -> Any:
+        """Load sixteen elements of each row."""
+        rows = address if isinstance(address, list) else (address,)
+        parts = [self.load(row, vector(element)) for row in rows] * (self.lanes // LANES // len(rows))
+        while len(parts) > 1:
+            order = ir.Constant(vector(I32, 2 * parts[0].type.count), [*range(2 * parts[0].type.count)])
+            parts = [self.builder.shuffle_vector(*pair, order) for pair in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
     def store(self, value: Any, address: Any) -> None:
-        """Store any LLVM value at an address, aligned or not."""
+        """Store any LLVM value at an address, aligned or not; of several rows sixteen lanes each."""
+        if isinstance(address, list):
+            for row, to in enumerate(address):
+                order = ir.Constant(vector(I32), [*range(row * LANES, (row + 1) * LANES)])
+                self.store(self.builder.shuffle_vector(value, value, order), to)
+            return
         self.builder.store(value, self.builder.inttoptr(self.number(address), value.type.as_pointer()), align=1)
 
     def floats(self, address: Any, offset: Any = 0) -> Floats:
         """Load sixteen floats."""
-        return Floats(self.builder, self.load(self.at(address, offset), vector(F32)))
+        return Floats(self.builder, self.lanes_at(self.at(address, offset), F32))
 
     def halves(self, address: Any, offset: Any = 0) -> Floats:
         """Load sixteen bfloat16 as floats."""
-        wide = self.builder.zext(self.load(self.at(address, offset), vector(I16)), vector(I32))
+        wide = self.builder.zext(self.lanes_at(self.at(address, offset), I16), vector(I32, self.lanes))
         return Ints(self.builder, wide).shifted_left(16).as_floats()
 
     def ints(self, address: Any, offset: Any = 0) -> Ints:
         """Load sixteen 32-bit integers."""
-        return Ints(self.builder, self.load(self.at(address, offset), vector(I32)))
+        return Ints(self.builder, self.lanes_at(self.at(address, offset), I32))
 
     def all(self, address: Any, offset: Any = 0) -> Floats:
         """Load one float into all lanes."""
-        one = self.load(self.at(address, offset), F32)
-        return Floats(self.builder, splat(self.builder, one, LANES))
+        return Floats(self.builder, splat(self.builder, self.load(self.at(address, offset), F32), self.lanes))
 
     def all_ints(self, address: Any, offset: Any = 0) -> Ints:
         """Load one 32-bit integer into all lanes."""
-        return Ints(self.builder, splat(self.builder, self.load(self.at(address, offset), I32), LANES))
+        return Ints(self.builder, splat(self.builder, self.load(self.at(address, offset), I32), self.lanes))
 
     def floats_of_shorts(self, address: Any) -> Floats:
         """Load sixteen 16-bit integers as floats."""
@@ -96,7 +119,7 @@ class Vectors:
 
     def count(self, value: Any) -> Floats:
         """Convert a 64-bit integer to a float in all lanes."""
-        return Floats(self.builder, splat(self.builder, self.builder.sitofp(self.number(value), F32), LANES))
+        return Floats(self.builder, splat(self.builder, self.builder.sitofp(self.number(value), F32), self.lanes))
 
     def interleaved(self, left: Floats, right: Floats) -> tuple[Floats, Floats]:
         """Interleave the lanes of both: those of the first halves, then those of the second halves."""
@@ -109,7 +132,7 @@ class Vectors:
 
     def constant(self, value: float) -> Floats:
         """One number in all lanes."""
-        return Floats(self.builder, ir.Constant(vector(F32), [value] * LANES))
+        return Floats(self.builder, ir.Constant(vector(F32, self.lanes), [value] * self.lanes))
 
     def keep(self, value: Floats, address: Any, offset: Any = 0) -> None:
         """Store sixteen floats."""
@@ -117,18 +140,15 @@ class Vectors:
 
     def keep_bytes(self, value: Ints, address: Any, offset: Any = 0) -> None:
         """Store the low bytes of sixteen integers."""
-        self.store(self.builder.trunc(value.value, vector(I8)), self.at(address, offset))
+        self.store(self.builder.trunc(value.value, value.of(I8)), self.at(address, offset))
 
     def keep_shorts(self, value: Ints, address: Any, offset: Any = 0) -> None:
         """Store the low 16 bits of sixteen integers."""
-        self.store(self.builder.trunc(value.value, vector(I16)), self.at(address, offset))
+        self.store(self.builder.trunc(value.value, value.of(I16)), self.at(address, offset))
 
     def keep_halves(self, value: Floats, address: Any, offset: Any = 0) -> None:
         """Store sixteen floats as bfloat16, rounded to nearest, ties to even."""
-        bits = value.as_ints()
-        odd = bits.shifted_right(16) & 1
-        rounded = (bits + odd + 0x7FFF).shifted_right(16)
-        self.store(self.builder.trunc(rounded.value, vector(I16)), self.at(address, offset))
+        self.keep_shorts(value.half().as_ints().shifted_right(16), address, offset)
 
     def loop(self, count: Any, carried: Sequence[Any], body: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
         """Run `body(index, carried)` for 0 … count - 1, count >= 1, and return its last result.
@@ -163,10 +183,18 @@ class Vectors:
 
 
 class _Lanes:
-    """Sixteen numbers; a Python number in arithmetic is used in all lanes."""
+    """Sixteen numbers of each row; a Python number in arithmetic is used in all lanes."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
+
+    def of(self, element: Any) -> Any:
+        """LLVM's type of as many elements."""
+        return vector(element, self.value.type.count)
+
+    def all(self, number: float) -> Any:
+        """A constant in all lanes."""
+        return ir.Constant(self.value.type, [number] * self.value.type.count)
 
 
 class Ints(_Lanes):
@@ -198,14 +226,14 @@ class Ints(_Lanes):
 
     def as_floats(self) -> Floats:
         """The same bits as floats."""
-        return Floats(self.builder, self.builder.bitcast(self.value, vector(F32)))
+        return Floats(self.builder, self.builder.bitcast(self.value, self.of(F32)))
 
     def to_floats(self) -> Floats:
         """The same numbers as floats, rounded to nearest."""
-        return Floats(self.builder, self.builder.sitofp(self.value, vector(F32)))
+        return Floats(self.builder, self.builder.sitofp(self.value, self.of(F32)))
 
     def _other(self, other: Ints | int) -> Any:
-        return other.value if isinstance(other, Ints) else ir.Constant(vector(I32), [other] * LANES)
+        return other.value if isinstance(other, Ints) else self.all(other)
 
 
 class Floats(_Lanes):
@@ -241,15 +269,22 @@ class Floats(_Lanes):
 
     def root(self) -> Floats:
         """Square root."""
-        return Floats(self.builder, intrinsic_call(self.builder, f"llvm.sqrt.v{LANES}f32", self.value.type, self.value))
+        name = f"llvm.sqrt.v{self.value.type.count}f32"
+        return Floats(self.builder, intrinsic_call(self.builder, name, self.value.type, self.value))
 
     def as_ints(self) -> Ints:
         """The same bits as integers."""
-        return Ints(self.builder, self.builder.bitcast(self.value, vector(I32)))
+        return Ints(self.builder, self.builder.bitcast(self.value, self.of(I32)))
 
     def to_ints(self) -> Ints:
         """Nearest integers, ties to even; for numbers within ±2 ** 22."""
-        return (self + ROUNDER).as_ints() - Vectors(self.builder).constant(ROUNDER).as_ints()
+        return (self + ROUNDER).as_ints() - Floats(self.builder, self.all(ROUNDER)).as_ints()
+
+    def half(self) -> Floats:
+        """Floats rounded to bfloat16: to nearest, ties to even."""
+        bits = self.as_ints()
+        odd = bits.shifted_right(16) & 1
+        return ((bits + odd + 0x7FFF) & 0xFFFF0000).as_floats()
 
     def exp(self) -> Floats:
         """e to the power of each lane; arguments are clipped to ±87."""
@@ -271,7 +306,7 @@ class Floats(_Lanes):
 
     def sigmoid(self) -> Floats:
         """1 / (1 + exp(-x))."""
-        return Vectors(self.builder).constant(1.0) / ((-self).exp() + 1.0)
+        return Floats(self.builder, self.all(1.0)) / ((-self).exp() + 1.0)
 
     def silu(self) -> Floats:
         """x / (1 + exp(-x))."""
@@ -280,7 +315,7 @@ class Floats(_Lanes):
     def tanh(self) -> Floats:
         """(1 - exp(-2x)) / (1 + exp(-2x))."""
         power = (self * -2.0).exp()
-        return (Vectors(self.builder).constant(1.0) - power) / (power + 1.0)
+        return (Floats(self.builder, self.all(1.0)) - power) / (power + 1.0)
 
     def polynomial(self, coefficients: Sequence[float]) -> Floats:
         """Value of a polynomial, highest power first."""
@@ -295,18 +330,18 @@ class Floats(_Lanes):
         return Floats(self.builder, self.builder.shuffle_vector(self.value, self.value, order))
 
     def sum(self) -> Floats:
-        """Sum of all lanes, in all lanes: halves are added until one is left."""
+        """Sum of all lanes of a row, in all of them: halves are added until one is left."""
         return self._folded(operator.add)
 
     def largest(self) -> Floats:
-        """Largest of all lanes, in all lanes."""
+        """Largest of all lanes of a row, in all of them."""
         return self._folded(Floats.most)
 
     def _folded(self, join: Callable[[Floats, Floats], Floats]) -> Floats:
         result, distance = self, LANES // 2
         while distance:
-            order = [lane ^ distance for lane in range(LANES)]
-            swapped = self.builder.shuffle_vector(result.value, result.value, ir.Constant(vector(I32), order))
+            order = ir.Constant(self.of(I32), [lane ^ distance for lane in range(self.value.type.count)])
+            swapped = self.builder.shuffle_vector(result.value, result.value, order)
             result, distance = join(result, Floats(self.builder, swapped)), distance // 2
         return result
 
@@ -317,7 +352,7 @@ class Floats(_Lanes):
         )
 
     def _other(self, other: Floats | float) -> Any:
-        return other.value if isinstance(other, Floats) else ir.Constant(vector(F32), [other] * LANES)
+        return other.value if isinstance(other, Floats) else self.all(other)
 
 
 def vector(kind: Any, lanes: int = LANES) -> Any:
@@ -338,28 +373,38 @@ def intrinsic_call(builder: Any, name: str, result: Any, *arguments: Any) -> Any
     return builder.call(_cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
-def kernel(function: Callable[..., None]) -> Callable[..., None]:
+def kernel(function: Callable[..., None], strided: Sequence[str] = ()) -> Callable[..., None]:
     """Turn a function of `Vectors` and 64-bit integers (addresses and counts) into an intrinsic.
 
-    Compiled functions call it without the first argument.
+    Compiled functions call it without the first argument. With `strided` it computes `ROWS` rows, with the bits of one
+    at a time: each address named there is that of the first row, and the bytes from one row to the next follow it.
     """
-    parameters = [parameter.name for parameter in inspect.signature(function).parameters.values()][1:]
-    count = len(parameters)
+    names = [*inspect.signature(function).parameters][1:]
+    words = [word for name in names for word in (name, f"{name}_stride")[: 1 + (name in strided)]]
 
     def typed(_context: Any, *_arguments: Any) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            function(Vectors(builder), *arguments)
+            v, values = Vectors(builder, ROWS if strided else 1), dict(zip(words, arguments, strict=True))
+            for name in strided:
+                apart = values[f"{name}_stride"]
+                values[name] = [v.at(values[name], v.times(apart, row)) for row in range(ROWS)]
+            function(v, *(values[name] for name in names))
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * count), generate
+        return types.void(*[types.int64] * len(words)), generate
 
     typed.__name__ = function.__name__
     typed.__doc__ = function.__doc__
     plain = inspect.Parameter.POSITIONAL_OR_KEYWORD  # numba folds the arguments by the signature
-    names = ("context", *parameters)
-    typed.__signature__ = inspect.Signature([inspect.Parameter(n, plain) for n in names])  # type: ignore[attr-defined]
+    parameters = [inspect.Parameter(name, plain) for name in ("context", *words)]
+    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     made: Callable[..., None] = extending.intrinsic(typed)
     return made
+
+
+def row_kernel(*strided: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the decorator of a kernel of several rows; `strided`: see `kernel`."""
+    return partial(kernel, strided=strided)
 
 
 def _raw(value: Any) -> Any:

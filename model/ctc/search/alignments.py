@@ -13,7 +13,7 @@ from model.ctc.search.candidates import UNEXTENDED, Work, push
 from model.ctc.search.layout import MAX_LETTERS, Stream, copy_row
 from model.ctc.search.logs import add_logs
 from model.ctc.search.prefix_score import Texts
-from model.machine.compiled import ZERO, DoubleArray, IntArray, compiled
+from model.machine.compiled import ZERO, DoubleArray, IntArray, compiled, compiled_inline
 
 
 @compiled
@@ -28,7 +28,7 @@ def advance_by_blank(stream: Stream) -> None:
     stream.header[at.QUIET] = 1
 
 
-@compiled
+@compiled_inline
 def end_in_blank(ints: IntArray, floats: DoubleArray, frame: int) -> None:
     """Copy the letter record of a hypothesis to its blank record if it is likelier, before both are summed."""
     if floats[at.LETTER_P] > floats[at.BLANK_P]:
@@ -69,7 +69,7 @@ def score_unextended(texts: Texts, stream: Stream, work: Work, kept: int) -> int
     return size
 
 
-@compiled
+@compiled_inline
 def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) -> float:
     """Return the log-probability of the symbols that do not change a prefix, without a repeat of its letter."""
     rest, letters = work.log_p[texts.blank], stream.nodes_i[node, at.LETTERS]
@@ -87,7 +87,7 @@ def _rest_log_p(texts: Texts, stream: Stream, work: Work, kept: int, node: int) 
     return float(rest)
 
 
-@compiled
+@compiled_inline
 def _add_from_parent(texts: Texts, stream: Stream, work: Work, h: int) -> None:
     """Add the alignments in which the hypothesis one symbol shorter, if alive, writes that symbol."""
     node = int(stream.hypotheses_i[h, at.NODE])
@@ -126,7 +126,7 @@ def _add_from_parent(texts: Texts, stream: Stream, work: Work, h: int) -> None:
         floats[at.LETTER_P] = add_logs(floats[at.LETTER_P], log_p)
 
 
-@compiled
+@compiled_inline
 def extension_of(stream: Stream, origin: int, symbol: int) -> tuple[float, int, int, float]:
     """Return the log-probability that a hypothesis writes `symbol`, and the start, last frame and sum of its word."""
     ints, floats = stream.hypotheses_i[origin], stream.hypotheses_f[origin]

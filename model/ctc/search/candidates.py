@@ -130,7 +130,7 @@ def admit(work: Work, size: int, score: float, origin: int, symbol: int) -> int:
     return size
 
 
-@compiled
+@compiled_inline
 def push(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
     """Add a candidate to a heap of `size`."""
     place = size
@@ -141,7 +141,7 @@ def push(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
     _set(work, place, score, origin, symbol)
 
 
-@compiled
+@compiled_inline
 def _replace_worst(work: Work, size: int, score: float, origin: int, symbol: int) -> None:
     """Replace the worst of `size` candidates."""
     place = 0
@@ -158,6 +158,6 @@ def _replace_worst(work: Work, size: int, score: float, origin: int, symbol: int
     _set(work, place, score, origin, symbol)
 
 
-@compiled
+@compiled_inline
 def _set(work: Work, place: int, score: float, origin: int, symbol: int) -> None:
     work.scores[place], work.origins[place], work.symbols[place] = score, origin, symbol

@@ -93,7 +93,9 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
             if score <= least:  # cannot be among the best
                 continue
             if not (exact and texts.symbols[c, at.ROLE] == at.WRITES and texts.symbols[c, at.COUNT] == 1):
-                score = log_p + _score(texts, stream, node, c)
+                closes = texts.symbols[c, at.ROLE] == at.SPACE
+                score = log_p
+                score += close_word(texts, stream, node, 0)[0] if closes else add_letters(texts, stream, node, c)[0]
                 if score <= least:
                     continue
             top = max(top, score)
@@ -104,7 +106,7 @@ def _extend(  # noqa: PLR0917 - compiled code has no keywords
     return size
 
 
-@compiled
+@compiled_inline
 def _begin_words(  # noqa: PLR0917
     texts: Texts, stream: Stream, work: Work, kept: int, h: int, size: int, top: float, reach: float
 ) -> tuple[int, float]:
@@ -153,13 +155,6 @@ def _bound_begins(texts: Texts, work: Work, kept: int) -> None:
         c = work.kept[k]
         work.begins[k] = -np.inf if c == texts.blank else work.log_p[c] + highest_begun(texts, c)
         work.begins[kept] = max(work.begins[kept], work.begins[k])
-
-
-@compiled
-def _score(texts: Texts, stream: Stream, node: int, symbol: int) -> float:
-    if texts.symbols[symbol, at.ROLE] == at.SPACE:
-        return close_word(texts, stream, node, 0)[0]
-    return add_letters(texts, stream, node, symbol)[0]
 
 
 @compiled

@@ -181,7 +181,7 @@ def expected_score(texts: Texts, spelling: int, letters: int) -> float:
     return max(texts.weights[LM_WEIGHT] * texts.best[spelling], unknown) if spelling >= 0 else unknown
 
 
-@compiled
+@compiled_inline
 def ways_to_close(texts: Texts, stream: Stream, node: int) -> int:
     """Number of words that the open phones of a prefix may be: homophones, or one word from key terms alone."""
     spelling = int(stream.nodes_i[node, at.SPELLING])
@@ -289,7 +289,7 @@ def _close_by_lm(texts: Texts, stream: Stream, node: int, word: int) -> tuple[fl
     return texts.weights[LM_WEIGHT] * log_p if word >= 0 else unknown_score(texts, letters), after
 
 
-@compiled
+@compiled_inline
 def closing_of_others(texts: Texts, stream: Stream, node: int) -> float:
     """Largest language model score of the open word's homophones except the first, if it ended here."""
     floats, kept = stream.nodes_f[node], stream.nodes_i[node, at.LETTERS] > 1

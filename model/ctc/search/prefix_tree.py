@@ -15,7 +15,7 @@ from model.ctc.search.prefix_score import Texts, add_letters, close_word, word_o
 from model.machine.compiled import ZERO, IntArray, compiled, compiled_inline
 
 
-@compiled
+@compiled_inline
 def find_child(stream: Stream, node: int, symbol: int) -> int:
     """Return the prefix extended by `symbol`, -1 if it is not in the tree."""
     ints = stream.nodes_i

@@ -17,7 +17,7 @@ from model.ctc.search import layout as at
 from model.ctc.search.candidates import Work
 from model.ctc.search.layout import Stream, copy_row
 from model.ctc.search.logs import add_logs
-from model.machine.compiled import compiled
+from model.machine.compiled import compiled, compiled_inline
 
 EMPTY = -1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio. Source: Knuth, The Art of Computer Programming 3, 6.4
@@ -30,7 +30,7 @@ def clear_slots(work: Work) -> None:
         work.slots[slot] = EMPTY
 
 
-@compiled
+@compiled_inline
 def merged(stream: Stream, work: Work, place: int) -> bool:
     """Merge the new hypothesis in row `place` into an earlier one with the same future; return whether there is one.
 
@@ -49,7 +49,7 @@ def merged(stream: Stream, work: Work, place: int) -> bool:
     return False
 
 
-@compiled
+@compiled_inline
 def _hash(stream: Stream, node: int) -> int:
     """Hash of what `_same_future` compares, except letters that spell no word."""
     ints = stream.nodes_i
@@ -59,7 +59,7 @@ def _hash(stream: Stream, node: int) -> int:
     return int(((key ^ (key >> np.uint64(32))) * np.uint64(_GOLDEN)) >> np.uint64(33))
 
 
-@compiled
+@compiled_inline
 def _same_future(stream: Stream, a: int, b: int) -> bool:
     ints, floats = stream.nodes_i, stream.nodes_f
     if (
@@ -80,7 +80,7 @@ def _same_future(stream: Stream, a: int, b: int) -> bool:
     return True
 
 
-@compiled
+@compiled_inline
 def _merge(stream: Stream, work: Work, other: int, place: int) -> None:
     """Keep in row `other` the hypothesis with the likelier text of its own, with the probability of both."""
     ints, floats, scores = work.next_i, work.next_f, stream.nodes_f
