@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
@@ -19,7 +18,7 @@ from server.streaming.websocket import SEND_BUFFER_BYTES
 from tests.support.protocols.bare_http import client_that_does_not_read
 from tests.support.servers.fakes import FakeClock
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.recognizers.spelling import GatedSpellingModel, silence, spell
+from tests.support.servers.recognizers.spelling import silence, spell
 
 Start = Callable[..., LiveServer]
 CUT = r"(?i)reset|broken pipe|abort"
@@ -182,19 +181,6 @@ def test_a_cut_connection_frees_its_slot(live_server: Start) -> None:
             client.vanish()
             server.wait_until(lambda: server.replica.models.slots_used == 1)
     assert server.metric('tutti_sessions_total{outcome="client_abort",protocol="deepgram"}') == 3
-
-
-def test_a_stalled_engine_ends_the_stream_with_1011(live_server: Start) -> None:
-    model = GatedSpellingModel()
-    server = live_server(model=model, stall_timeout_s=0.1, idle_timeout_s=0.2)
-    with server.listen() as client:
-        model.shut()
-        client.send(np.concatenate([spell("a"), silence(1.0)]))
-        model.wait_inside()
-        _, code, reason = client.rest()
-        assert (code, reason.split()[0]) == (1011, "NET-0000")
-        model.open()
-    server.wait_idle()
 
 
 def test_the_kernel_send_buffer_is_at_most_one_mebibyte() -> None:

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 
 from server.recognition.steps import Auxiliary
 from tests.support.servers.live_server import LiveServer, transcript
-from tests.support.servers.recognizers.array_slots import Array, State
 from tests.support.servers.recognizers.level_vad import LevelVad
 from tests.support.servers.recognizers.spelling import CONFIG, GatedSpellingModel, SpellingModel, silence, spell
 
@@ -61,14 +59,6 @@ def test_finalize_takes_no_longer_than_a_step(live_server: Start) -> None:
     assert statistics.median(waits) < CONFIG.step_samples / CONFIG.sample_rate
 
 
-def test_an_empty_binary_frame_ends_the_stream(live_server: Start) -> None:
-    with live_server().listen() as client:
-        client.send(spell("bye"))
-        client.send(b"")
-        frames, code, _ = client.rest()
-    assert (transcript(frames), frames[-1]["type"], code) == ("bye", "Metadata", 1000)
-
-
 def test_audio_of_any_rate_and_channels(live_server: Start) -> None:
     server = live_server()
     with server.listen(sample_rate=8_000) as client:
@@ -93,7 +83,7 @@ def test_a_client_faster_than_the_engine_is_slowed_down_and_not_cut_off(live_ser
         assert transcript(client.finish()) == text
 
 
-def test_concurrent_streams_that_end_in_every_way_get_only_their_own_text(live_server: Start) -> None:
+async def test_concurrent_streams_that_end_in_every_way_get_only_their_own_text(live_server: Start) -> None:
     server = live_server(model=SpellingModel(lookahead=5), idle_timeout_s=0.8, max_streams=40, max_batch=16)
     ends = ["finish", "vanish", "leave", "idle", "finalize"]
 
@@ -129,15 +119,12 @@ def test_concurrent_streams_that_end_in_every_way_get_only_their_own_text(live_s
                 assert text in interims
             assert socket.close_code == {"idle": 1011, "vanish": 1006}.get(end, 1000)
 
-    async def rounds() -> None:
-        streams = [(name, ends[i % len(ends)]) for i, name in enumerate(distinct_words(80))]
-        for begin in range(0, len(streams), 40):
-            async with asyncio.TaskGroup() as group:
-                for name, end in streams[begin : begin + 40]:
-                    group.create_task(one(name, end))
-            await asyncio.to_thread(server.wait_idle)
-
-    asyncio.run(rounds())
+    streams = [(name, ends[i % len(ends)]) for i, name in enumerate(distinct_words(80))]
+    for begin in range(0, len(streams), 40):
+        async with asyncio.TaskGroup() as group:
+            for name, end in streams[begin : begin + 40]:
+                group.create_task(one(name, end))
+        await asyncio.to_thread(server.wait_idle)
     assert max(server.model.rows) > 1, "no batch was ever shared"
 
 
@@ -163,30 +150,6 @@ def test_a_connection_cut_in_mid_batch_leaves_no_state(live_server: Start) -> No
             assert transcript(fresh.finish()) == "new"
         assert transcript(stays.finish()) == "two"
     server.wait_idle()
-
-
-class MortalModel(SpellingModel):
-    """A model that can end the model thread: `SystemExit` is not an `Exception`, which would fail one batch only."""
-
-    def step(self, inputs: Array, state: State) -> tuple[Array, State]:
-        if (inputs == -1).any():
-            raise SystemExit
-        return super().step(inputs, state)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the model thread's
-def test_a_dead_engine_ends_every_stream_and_readiness(live_server: Start) -> None:
-    server = live_server(model=MortalModel())
-    assert server.http.get("/readyz").status_code == 200
-    with server.listen() as first, server.listen() as second:
-        first.send(np.full(CONFIG.step_samples, -1, np.int16))
-        assert first.rest()[1] == 1011
-        assert second.rest()[1] == 1011
-    assert server.http.get("/readyz").status_code == 503
-    assert server.http.get("/healthz").status_code == 200
-    with pytest.raises(InvalidStatus) as refused:
-        server.listen()
-    assert refused.value.response.status_code == 503
 
 
 def test_results_with_voice_activity_do_not_depend_on_which_engine_is_faster(live_server: Start) -> None:
@@ -227,29 +190,5 @@ def test_the_plain_endpoints_answer(live_server: Start) -> None:
         assert [http.get(path).status_code for path in ("/healthz", "/docs", "/openapi.json")] == [200] * 3
         with server.listen():
             status = http.get("/v1/status").json()
-            assert (status["system_health"], status["active_stream_requests"], status["slots_used"]) == (
-                "Healthy",
-                1,
-                1,
-            )
-            found = {family.name: family for family in text_string_to_metric_families(http.get("/metrics").text)}
-    for name in (
-        "tutti_sessions_active",
-        "tutti_sessions_max",
-        "tutti_ready",
-        "tutti_state_pool_slots_used",
-        "tutti_state_pool_slots",
-        "tutti_batch_queue_depth",
-        "tutti_build_info",
-        "tutti_sessions",
-        "tutti_batch_size",
-        "tutti_result_latency_seconds",
-        "tutti_queue_wait_seconds",
-        "tutti_batch_inference_seconds",
-        "tutti_decode_seconds",
-        "tutti_event_loop_lag_seconds",
-    ):
-        assert name in found
-    assert found["tutti_ready"].samples[0].value == 1
-    edges = {s.labels["le"] for s in found["tutti_result_latency_seconds"].samples if "le" in s.labels}
-    assert {"0.02", "0.1", "0.3"} <= edges, "objectives need an edge of their own"
+            taken = (status["system_health"], status["active_stream_requests"], status["slots_used"])
+            assert taken == ("Healthy", 1, 1)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import re
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -24,7 +23,6 @@ from model.published.published_model import PublishedModel
 from server.models.loading import LoadedModel
 from server.resume.tickets import new_key
 from tests.support.clients.resume_client import ResumingClient
-from tests.support.needs import need_package
 from tests.support.networks.compiled import SIZES, compiled_folder, compiled_model
 from tests.support.networks.probes import KINDS
 from tests.support.networks.published import at_rate, decoder_for, model_of
@@ -196,31 +194,6 @@ def test_texts_of_many_streams_do_not_depend_on_one_another(served: Any, name: s
                     client.send(part)
         texts = [transcript(finals_of(client.finish())) for client in clients]
     assert texts == [alone[lengths[number % 2]] for number in range(24)]
-
-
-def test_deepgrams_sdk_streams_to_a_published_model(served: Any) -> None:
-    need_package("deepgram")
-    from deepgram import DeepgramClient
-    from deepgram.core.events import EventType
-    from deepgram.environment import DeepgramClientEnvironment
-
-    server = served("t-one-ctc")
-    pcm = speech(8_000)
-    http, ws = f"http://{server.host}", f"ws://{server.host}"
-    here = DeepgramClientEnvironment(base=http, production=ws, agent=ws, agent_rest=http)
-    client = DeepgramClient(api_key="any", environment=here)
-    finals: list[Any] = []
-    options = {"encoding": "linear16", "sample_rate": 8_000, "endpointing": "false"}
-    with client.listen.v1.connect(model="nova-3", **options) as stream:
-        stream.on(EventType.MESSAGE, lambda each: finals.append(each) if getattr(each, "is_final", None) else None)
-        reader = threading.Thread(target=stream.start_listening)
-        reader.start()
-        for at in range(0, len(pcm), 777):
-            stream.send_media(pcm[at : at + 777].tobytes())
-        stream.send_close_stream()
-        reader.join(timeout=20)
-    text = "".join(each.channel.alternatives[0].transcript for each in finals)
-    assert squeezed(text) == words_of("t-one-ctc", pcm)[0]
 
 
 def test_models_of_two_rates_are_chosen_by_language(live_server: Start) -> None:

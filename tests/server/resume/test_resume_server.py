@@ -193,6 +193,7 @@ class OtherWeights(SpellingModel):
         ("TICKET_MODEL", {"resume_keys": (KEY,), "model": OtherPrecision()}),
         ("TICKET_MODEL", {"resume_keys": (KEY,), "model": OtherWeights()}),
         ("TICKET_MODEL", {"resume_keys": (KEY,), "min_endpoint_ms": 500}),
+        ("TICKET_MODEL", {"resume_keys": (KEY,), "vad": "off"}),
         ("TICKET_MODEL", {"resume_keys": (KEY,), "decoder": BeamDecoder(CONFIG.vocabulary, CONFIG.frame_s, beams=2)}),
     ],
 )
@@ -217,7 +218,9 @@ def test_tickets_belong_to_a_key_and_a_query(live_server: Start) -> None:
 
 
 def test_used_ticket_is_refused_and_resuming_gives_a_new_one_at_once(pair: Any) -> None:
+    before = pair[1].metric('tutti_resumes_total{outcome="resumed"}')
     ticket, _ = some_ticket(pair[0])
+    assert pair[0].metric("tutti_resume_tickets_total") > 0
     for _ in range(2):  # the ticket stays valid until audio is received
         with pair[1].listen(resumable="true") as client:
             client.say("Resume", ticket=ticket, finals=1)
@@ -236,6 +239,7 @@ def test_used_ticket_is_refused_and_resuming_gives_a_new_one_at_once(pair: Any) 
     with pair[1].listen(resumable="true") as client:
         client.say("Resume", ticket=fresh["ticket"], finals=1)
         assert client.receive()["type"] == "Resumed"
+    assert pair[1].metric('tutti_resumes_total{outcome="resumed"}') == before + 4
 
 
 @pytest.mark.parametrize("rate", [16_000, 8_000])
@@ -267,15 +271,6 @@ def test_steps_after_a_ticket_do_not_wait_once_both_states_are_there(live_server
             frames = client.finish()
         assert transcript(frames) == "text"
         assert [frame for frame in frames if frame["type"] == "Ticket"]
-
-
-def test_a_ticket_of_a_server_with_another_voice_activity_setting_is_refused() -> None:
-    with ExitStack() as stack:
-        one, two = (stack.enter_context(LiveServer(resume_keys=(KEY,), vad=vad)) for vad in ("auto", "off"))
-        received = ResumingClient([one], speech()[:, None], 16_000).run(())
-        assert received.ticket is not None
-        with two.listen(resumable="true") as client:
-            assert refused(client, received.ticket["ticket"]) == "TICKET_MODEL"
 
 
 # The wire
@@ -355,16 +350,6 @@ def test_stream_kept_alive_without_audio_gets_a_new_ticket_before_its_last_one_e
         client.say("KeepAlive")
         assert (first["type"], first["audio_s"]) == ("Ticket", 0)
         assert client.receive()["ticket"] != first["ticket"]
-
-
-def test_resumptions_are_counted(pair: Any) -> None:
-    before = pair[1].metric('tutti_resumes_total{outcome="resumed"}')
-    ticket, _ = some_ticket(pair[0])
-    with pair[1].listen(resumable="true") as client:
-        client.say("Resume", ticket=ticket, finals=1)
-        client.receive()
-    assert pair[1].metric('tutti_resumes_total{outcome="resumed"}') == before + 1
-    assert pair[0].metric("tutti_resume_tickets_total") > 0
 
 
 def test_age_of_a_ticket_is_measured_by_the_wall_clock(pair: Any, live_server: Start) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -167,21 +166,6 @@ def test_live_finals_are_punctuated_and_interim_words_stay(server: LiveServer) -
     assert len(partials) > 3
     for before, after in pairwise(partials):
         assert after[: len(before) - 1] == before[:-1]  # the last word may be unfinished
-
-
-def test_words_are_unchanged_and_nothing_is_punctuated_without_the_option(server: LiveServer) -> None:
-    with server.listen(punctuate="true") as client:
-        client.send(AUDIO)
-        found = [word for frame in client.finish() if frame["type"] == "Results" for word in words_of(frame)]
-    assert [word["word"] for word in found] == SPOKEN.split()
-    with server.listen() as client:
-        client.send(AUDIO)
-        assert transcript(client.finish()) == SPOKEN
-
-
-def words_of(frame: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = frame["channel"]["alternatives"][0]["words"]
-    return found
 
 
 def test_uploads_are_punctuated(server: LiveServer) -> None:
