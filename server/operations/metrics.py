@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.gc_collector import GCCollector
@@ -16,7 +17,16 @@ from prometheus_client.process_collector import ProcessCollector
 
 from server.audio.formats import Encoding
 from server.errors import TicketCode
-from server.operations.loop_metrics import Counters, Gauges, Histograms, LoopHistogram, counter, histogram
+from server.operations.loop_metrics import (
+    Counters,
+    Gauges,
+    Histograms,
+    LoopCounter,
+    LoopGauge,
+    LoopHistogram,
+    counter,
+    histogram,
+)
 
 # Quantiles are exact only at bucket edges, so each latency objective is an edge.
 LATENCY_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -37,6 +47,7 @@ STAGES = ("step", "decode", "vad", "speakers", "engine")
 LIVE = ("deepgram", "flux", "vosk", "openai", "twilio", "wyoming", "audiosocket", "freeswitch")
 PROTOCOLS = (*LIVE, "upload")
 OTHER_KEYS = "other"
+Family = TypeVar("Family")
 
 
 class Combine(Enum):
@@ -104,16 +115,17 @@ class Metrics:
 
     def __init__(self, max_batch: int, max_streams: int) -> None:
         """`max_streams` is the number of slots of each model."""
-        self._max_streams = max_streams
+        self._max_batch, self._max_streams = max_batch, max_streams
         self.registry = registry = process_registry()
         self._gauges(registry)
         self._counters(registry)
         self._histograms(registry)
-        self._of_models = _ModelFamilies(registry, max_batch)
+        self._of_models: dict[str, Any] = {}
 
     def of_model(self, name: str) -> ModelMetrics:
         """Return the metrics of one model; its series exist from now on."""
-        return ModelMetrics(self._of_models, name, self._max_streams, self.errors)
+        slots, max_batch = self._max_streams, self._max_batch
+        return ModelMetrics(self.registry, self._of_models, name, slots=slots, max_batch=max_batch, errors=self.errors)
 
     def _gauges(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -212,37 +224,61 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _ModelFamilies:
-    """Metrics with a series for each model.
+class ModelMetrics:
+    """The series of one model. `errors` is a counter shared by all models.
 
     The latency of a result is the sum of consecutive stages, apart from splitting audio into steps: queue wait,
     inference, handover, decoding, writing. The first is recorded per step, the last per frame for all models together,
     the others per batch.
     """
 
-    def __init__(self, registry: CollectorRegistry, max_batch: int) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"tutti_{name}", text, ["model"], registry=registry)
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        families: dict[str, Any],
+        name: str,
+        *,
+        slots: int,
+        max_batch: int,
+        errors: Counter,
+    ) -> None:
+        """`families`: the metrics of all models by name, which the first model makes."""
 
-        def add(name: str, text: str, edges: Sequence[float] = STAGE_S) -> Histograms:
-            return Histograms(registry, f"tutti_{name}", text, edges, "model")
+        def once(metric: str, make: Callable[[str], Family]) -> Family:
+            if metric not in families:
+                families[metric] = make(f"tutti_{metric}")
+            family: Family = families[metric]
+            return family
+
+        def gauge(metric: str, text: str) -> Gauge:
+            return once(metric, lambda full: Gauge(full, text, ["model"], registry=registry)).labels(name)
+
+        def loop_gauge(metric: str, text: str) -> LoopGauge:
+            return once(metric, lambda full: Gauges(registry, full, text, "model")).labels(name)
+
+        def loop_counter(metric: str, text: str) -> LoopCounter:
+            return once(metric, lambda full: Counters(registry, full, text, "model")).labels(name)
+
+        def add(metric: str, text: str, edges: Sequence[float] = STAGE_S) -> LoopHistogram:
+            return once(metric, lambda full: Histograms(registry, full, text, edges, "model")).labels(name)
+
+        def by(metric: str, text: str, label: str, values: Iterable[str]) -> dict[str, Counter]:
+            counted = once(metric, lambda full: Counter(full, text, ["model", label], registry=registry))
+            return {value: counted.labels(name, value) for value in values}
 
         self.capacity = gauge("model_session_capacity", "Estimated number of channels if no other model had any")
-        self.reserved = gauge(
-            "reserved_sessions",
-            "Channels subtracted from the estimate because steps are late or were late in the last minutes",
-        )
+        late = "Channels subtracted from the estimate because steps are late or were late in the last minutes"
+        self.reserved = gauge("reserved_sessions", late)
         self.slowdown = gauge("slowdown_ratio", "Batch time relative to the warm-up")
-        self.uploads_wait = Gauges(registry, "tutti_uploads_wait", "1 while uploads wait for late live steps", "model")
-        self.queue_depth = Gauges(registry, "tutti_batch_queue_depth", "Ready steps waiting for a batch", "model")
+        self.uploads_wait = loop_gauge("uploads_wait", "1 while uploads wait for late live steps")
+        self.queue_depth = loop_gauge("batch_queue_depth", "Ready steps waiting for a batch")
         self.slots_used = gauge("state_pool_slots_used", "Recurrent-state slots of streams that do not rest")
-        self.slots = gauge("state_pool_slots", "Recurrent-state slots")
-        at_rest = "Channels of live streams at rest: silent, not computed"
-        self.resting = Gauges(registry, "tutti_resting_channels", at_rest, "model")
+        gauge("state_pool_slots", "Recurrent-state slots").set(slots)
+        self.resting = loop_gauge("resting_channels", "Channels of live streams at rest: silent, not computed")
         rested = "Steps of silence that were answered without computing them"
-        self.rested_steps = Counters(registry, "tutti_rested_steps", rested, "model")
-        self.batches = Counters(registry, "tutti_batches", "Model calls", "model")
-        self.batch_rows = Counters(registry, "tutti_batch_rows", "Steps in model calls", "model")
+        self.rested_steps = loop_counter("rested_steps", rested)
+        self.batches = loop_counter("batches", "Model calls")
+        self.batch_rows = loop_counter("batch_rows", "Steps in model calls")
         self.batch_size = add("batch_size", "Rows per batch", _powers_of_two(max_batch))
         self.realtime_factor = add("realtime_factor", "Model time per second of audio, one batch", RATIO)
         self.queue_wait = add("queue_wait_seconds", "Step ready to start of its batch")
@@ -252,62 +288,16 @@ class _ModelFamilies:
         self.second_queue = gauge("second_decode_queue", "Finished segments waiting for their second pass")
         self.second_wait = add("second_decode_wait_seconds", "End of a segment to the start of its second pass")
         self.second_decode = add("second_decode_seconds", "Second pass of one segment")
-        self.second_failures = Counter(
-            "tutti_second_decode_failures",
-            "Segments whose second pass failed, so the first pass's text was sent",
-            ["model"],
-            registry=registry,
-        )
-        self.second_fallbacks = Counter(
-            "tutti_second_decode_fallbacks",
-            "Finals with the first pass's text because `second_pass` gave none in time, or none to use",
-            ["model", "reason"],
-            registry=registry,
-        )
-        self.other_voice_words = Counter(
-            "tutti_other_voice_words",
-            "Words by other voices than the one that a stream listens to: marked, or left out of its results",
-            ["model", "outcome"],
-            registry=registry,
-        )
-        self.forks = Counter(
-            "tutti_forks",
-            "Forks of streams in pauses; refused: no slot was spare",
-            ["model", "outcome"],
-            registry=registry,
-        )
-
-
-class ModelMetrics:
-    """The series of one model. `errors` is a counter shared by all models."""
-
-    def __init__(self, families: _ModelFamilies, name: str, slots: int, errors: Counter) -> None:
-        self.capacity = families.capacity.labels(name)
-        self.reserved = families.reserved.labels(name)
-        self.slowdown = families.slowdown.labels(name)
-        self.uploads_wait = families.uploads_wait.labels(name)
-        self.queue_depth = families.queue_depth.labels(name)
-        self.slots_used = families.slots_used.labels(name)
-        families.slots.labels(name).set(slots)
-        self.resting = families.resting.labels(name)
-        self.rested_steps = families.rested_steps.labels(name)
-        self.batches = families.batches.labels(name)
-        self.batch_rows = families.batch_rows.labels(name)
-        self.batch_size = families.batch_size.labels(name)
-        self.realtime_factor = families.realtime_factor.labels(name)
-        self.queue_wait = families.queue_wait.labels(name)
-        self.inference = families.inference.labels(name)
-        self.handover = families.handover.labels(name)
-        self.decode = families.decode.labels(name)
-        self.second_queue = families.second_queue.labels(name)
-        self.second_wait = families.second_wait.labels(name)
-        self.second_decode = families.second_decode.labels(name)
-        self.second_failures = families.second_failures.labels(name)
-        self.second_fallbacks = {reason: families.second_fallbacks.labels(name, reason) for reason in FALLBACKS}
-        self.forks = {outcome: families.forks.labels(name, outcome) for outcome in FORK_OUTCOMES}
-        self.other_voice_words = {
-            outcome: families.other_voice_words.labels(name, outcome) for outcome in VOICE_OUTCOMES
-        }
+        failed = "Segments whose second pass failed, so the first pass's text was sent"
+        self.second_failures = once(
+            "second_decode_failures", lambda full: Counter(full, failed, ["model"], registry=registry)
+        ).labels(name)
+        fallback = "Finals with the first pass's text because `second_pass` gave none in time, or none to use"
+        self.second_fallbacks = by("second_decode_fallbacks", fallback, "reason", FALLBACKS)
+        forks = "Forks of streams in pauses; refused: no slot was spare"
+        self.forks = by("forks", forks, "outcome", FORK_OUTCOMES)
+        others = "Words by other voices than the one that a stream listens to: marked, or left out of its results"
+        self.other_voice_words = by("other_voice_words", others, "outcome", VOICE_OUTCOMES)
         self.errors = errors
         self.failed_steps = 0  # of stage "step", for the watchdog: a Counter can only be read by collecting it
 
