@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,11 @@ from server.tools.local import open_local
 from tutti_asr_client.errors import ClientError
 from tutti_asr_client.files.display import Display
 from tutti_asr_client.files.file_result import Failed, Transcribed
-from tutti_asr_client.files.transcribe import transcribe_files
+from tutti_asr_client.files.transcribe import OpenTranscriber, transcribe_files
 from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
 from tutti_asr_client.messages import Results
 from tutti_asr_client.transcript import Transcript
 
-OpenTranscriber = Callable[[], AbstractAsyncContextManager[Transcriber]]
 LINE_RATE = 8_000  # Hz, sample rate of telephony
 TABLES: dict[str, Callable[[], PCM]] = {"mulaw": mulaw_table, "alaw": alaw_table}
 

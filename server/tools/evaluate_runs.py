@@ -30,10 +30,11 @@ from model.whisper import PREFIX, check_folder
 from server.audio.pcm import PCM
 from server.models.loading import load_acoustic
 from server.settings import Settings
-from server.tools.evaluate import Evaluation, OpenTranscriber, evaluate, open_coded, remote
+from server.tools.evaluate import Evaluation, evaluate, open_coded, remote
 from server.tools.evaluate_report import Figures, document, print_report, report_console
 from server.tools.evaluate_whisper import OPTION, Against
 from server.tools.local import open_local
+from tutti_asr_client.files.transcribe import OpenTranscriber
 
 MOST_UNKNOWN = 0.25  # share of unknown words above which a language model gets a warning
 LIKELY = 1e-3  # a symbol below this probability in both precisions is never chosen

@@ -13,7 +13,8 @@ import numpy as np
 from model.errors import CheckpointError
 from model.whisper import ENGLISH, PREFIX, SAMPLE_RATE, Whisper
 from server.audio.pcm import PCM, Resampler
-from server.tools.evaluate import LINE_RATE, TABLES, CodedTranscriber, OpenTranscriber
+from server.tools.evaluate import LINE_RATE, TABLES, CodedTranscriber
+from tutti_asr_client.files.transcribe import OpenTranscriber
 from tutti_asr_client.messages import Alternative, Channel, Message, Results
 
 OPTION = "--against"
