@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from server.errors import TooManyUploads
@@ -37,7 +37,7 @@ class Place:
     received_bytes: int = 0
     stage: Stage = "receiving"
     gave_way: bool = False
-    end_early: Callable[[], None] = field(default=lambda: None)
+    end_early: Callable[[], None] | None = None
 
     def rate(self, now: float) -> float:
         """Return the bytes per second so far; infinity in the first `GIVES_WAY_S`, while it is not known."""
@@ -92,7 +92,8 @@ class UploadPlaces:
     def _end(self, loser: Place) -> None:
         loser.gave_way = True
         self.release(loser)
-        loser.end_early()
+        if loser.end_early is not None:
+            loser.end_early()
 
     def _slowest(self, now: float) -> Place | None:
         slow = [place for place in self._receiving if place.rate(now) < SLOW_BYTES_PER_S]

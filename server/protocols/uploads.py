@@ -212,7 +212,7 @@ async def read_body(
     finally:
         timer.cancel()
         if place is not None:
-            place.end_early = _nothing
+            place.end_early = None
     return b"".join(parts)
 
 
@@ -267,7 +267,7 @@ async def _while_wanted(request: Request) -> AsyncIterator[None]:
                 yield
             finally:
                 watching.cancel()
-                place.end_early = _nothing
+                place.end_early = None
     except TimeoutError as error:
         if not wanted.expired():
             raise
@@ -282,7 +282,3 @@ async def _until_gone(request: Request, then: Callable[[], None]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     then()
-
-
-def _nothing() -> None:
-    """`end_early` of a place whose upload is not ended: does nothing."""
