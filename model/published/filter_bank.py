@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from model.audio.mel import slaney_hz, slaney_mel
 from model.int8.features import circle, clear_rows, power_of_rows, transposed, windowed
+from model.int8.kernels import copy_bytes
 from model.int8.vectors import LANES, ROW, Vectors, kernel
 from model.machine.compiled import compiled, entry_point, int64_at
 from model.published.timing import FRAME_SAMPLES
@@ -212,12 +213,6 @@ def folded(v: Vectors, low: Any, high: Any, cosine: Any, sine: Any, count: Any) 
 
 
 @kernel
-def copied_row(v: Vectors, source: Any, out: Any) -> None:
-    """Copy a row of sixteen floats."""
-    v.keep(v.floats(source), out)
-
-
-@kernel
 def summed_power(v: Vectors, cosine: Any, sine: Any, circles: Any, low_power: Any, high_power: Any) -> None:
     """Compute the power of bins k and 200 - k of 400 points from sums and differences of samples n and 400 - n.
 
@@ -298,8 +293,8 @@ def power_of_frame(work: int, points: int, circles: int) -> None:
     cosine, sine = work + POINTS * ROW, work + (POINTS + 2 * PAIRS) * ROW
     power = work + (POINTS + 4 * PAIRS) * ROW
     clear_rows(cosine, 4 * PAIRS)
-    copied_row(work, cosine)
-    copied_row(work + half * ROW, cosine + half * ROW)
+    copy_bytes(cosine, work, ROW)
+    copy_bytes(cosine + half * ROW, work + half * ROW, ROW)
     folded(work + ROW, work + (points - 1) * ROW, cosine + ROW, sine + ROW, half - 1)
     for k in range(PAIRS):
         summed_power(cosine, sine, circles + 16 * PAIRS * k, power + k * ROW, power + (half - k) * ROW)

@@ -8,7 +8,6 @@ with voice, and windows with too little voice have no vector. What is silent: `m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -89,7 +88,7 @@ class SpeakerWeights:
     def slots(self, *, capacity: int, largest: int, tile_rows: int | None = None) -> SpeakerModel:
         """Return the network with slots for `capacity` streams and batches of at most `largest` rows."""
         del tile_rows  # rows are bit-identical in every batch
-        return SpeakerModel(self, capacity, largest=largest)
+        return SpeakerModel(self, capacity, largest)
 
 
 class SpeakerModel:
@@ -98,17 +97,16 @@ class SpeakerModel:
     sample_rate = SAMPLE_RATE
     step_samples = STEP_SAMPLES
 
-    def __init__(self, weights: SpeakerWeights, capacity: int, threads: int = 1, largest: int | None = None) -> None:
-        """Allocate the slots. A batch has at most `largest` rows (default: `capacity`), divided among `threads`."""
+    def __init__(self, weights: SpeakerWeights, capacity: int, largest: int | None = None) -> None:
+        """Allocate the slots. A batch has at most `largest` rows (default: `capacity`)."""
         self.capacity = capacity
         self.inputs: NDArray[np.int16] = np.zeros((min(largest or capacity, capacity), STEP_SAMPLES), np.int16)
         self._fields, self.state_bytes = compiled.fields()
         self._states = CompiledStates(_fresh(self._fields, self.state_bytes), capacity=capacity)
         self.reset, self.export, self.restore = self._states.reset, self._states.export, self._states.restore
         self._arrays = KeptArrays()  # exist as long as this object
-        self._constants = self._packed(weights)
-        self._works = [_work() for _ in range(max(1, threads))]
-        self._pool = ThreadPoolExecutor(threads - 1, "speakers") if threads > 1 else None
+        self._work, work = _work()
+        self._network = (self._packed(weights), self._fields, work)
         self._slots = np.zeros(len(self.inputs), np.int64)
 
     def run(self, slots: Sequence[int]) -> Floats:
@@ -117,38 +115,19 @@ class SpeakerModel:
         Returns: (B, 1 + SIZE). Column 0 is the length in seconds of the audio up to now whose voice a new vector
         describes, 0.0 where there is none; the others are the vector, of norm 1, or zeros.
         """
-        count = len(slots)
+        count, states = len(slots), self._states
         self._slots[:count] = slots
         out = np.zeros((count, 1 + SIZE), np.float32)
-        parts = min(len(self._works), -(-count // BLOCK))
-        borders = [count * part // parts for part in range(parts + 1)] if parts else [0, 0]
-        others = [
-            self._pool.submit(self._run_rows, part, out, borders[part], borders[part + 1])
-            for part in range(1, parts)
-            if self._pool
-        ]
-        self._run_rows(0, out, 0, borders[1])
-        for other in others:
-            other.result()
-        return out
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool:
-            self._pool.shutdown()
-
-    def _run_rows(self, part: int, out: Floats, begin: int, end: int) -> None:
-        network = (self._constants, self._fields, self._works[part][1])
-        slab, stride = self._states.slab.ctypes.data, self._states.stride
-        for first in range(begin, end, BLOCK):
+        for first in range(0, count, BLOCK):
             memory = (
                 self.inputs.ctypes.data + first * self.inputs.strides[0],
                 self._slots.ctypes.data + first * 8,
-                slab,
-                stride,
+                states.slab.ctypes.data,
+                states.stride,
                 out.ctypes.data + first * out.strides[0],
             )
-            compiled.step(network, memory, min(BLOCK, end - first))
+            compiled.step(self._network, memory, min(BLOCK, count - first))
+        return out
 
     def _packed(self, weights: SpeakerWeights) -> compiled.Constants:
         keep, config = self._arrays.keep, Features()
@@ -169,9 +148,9 @@ class SpeakerModel:
         )
 
 
-def load_speaker_model(capacity: int, threads: int = 1, largest: int | None = None) -> SpeakerModel:
+def load_speaker_model(capacity: int) -> SpeakerModel:
     """Return the shipped network with slots for `capacity` streams. Raises: CheckpointError."""
-    return SpeakerModel(SpeakerWeights.load(), capacity, threads, largest)
+    return SpeakerModel(SpeakerWeights.load(), capacity)
 
 
 def _shaped(tensor: NDArray[Any], *shape: int) -> Floats:

@@ -20,6 +20,7 @@ from model.int8.product_table import BIAS, MULTIPLIER, multiply_rows, product_at
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
 from model.machine.compiled import ZERO, compiled, entry_point, float32_at, int64_at
 from model.published.compiled.float_product import float_product
+from model.published.filter_bank import band_energy
 
 SAMPLES, OVERLAP = 1_280, 240
 """Samples of a step, and those before it that its first frame reads again."""
@@ -163,16 +164,6 @@ def advance(v: Vectors, inputs: Any, sums: Any, multiplier: Any, bias: Any, cell
 
 
 @kernel
-def band_energies(v: Vectors, power: Any, weights: Any, count: Any, out: Any) -> None:
-    """Compute the energy of one mel band of sixteen frames."""
-
-    def add(index: Any, carried: list[Any]) -> Any:
-        return [carried[0] + v.floats(power, v.times(index, ROW)) * v.all(weights, v.times(index, 4))]
-
-    v.keep(v.loop(count, [v.constant(0.0)], add)[0], out)
-
-
-@kernel
 def to_vector(v: Vectors, sums: Any, multiplier: Any, bias: Any, center: Any, out: Any) -> None:
     """Write the vector: ReLU of the linear layer, norm 1, less the mean, norm 1."""
     parts = [scaled(v, sums, multiplier, bias, index * ROW).most(0.0) for index in range(SIZE // LANES)]
@@ -263,7 +254,7 @@ def _energies(network: Network, streams: int) -> None:
         power_spectrum(work.frames, plan.window_vectors, tables, plan.fft_size, work.power)
         for band in range(BANDS):
             weights = plan.band_weights + bands[3 * band + 2] * 4
-            band_energies(work.power + bands[3 * band] * ROW, weights, bands[3 * band + 1], work.band)
+            band_energy(work.power + bands[3 * band] * ROW, weights, bands[3 * band + 1], work.band)
             for lane in range(min(LANES, total - first)):
                 row, frame = divmod(first + lane, FRAMES)
                 energy = lanes[lane] * float32_at(work.gains)[row]

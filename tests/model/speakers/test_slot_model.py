@@ -93,7 +93,7 @@ def test_rows_have_the_same_bits_in_every_batch(weights: SpeakerWeights) -> None
     audio[5, 10:] = 0  # some are silent while others speak
 
     def run(members: list[int]) -> list[bytes]:
-        model = SpeakerModel(weights, rows, threads=2)
+        model = SpeakerModel(weights, rows)
         found = [b""] * len(members)
         for step in range(length):
             model.inputs[: len(members)] = audio[members, step]
