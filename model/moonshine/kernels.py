@@ -11,6 +11,7 @@ from typing import Any
 
 from model.int8.kernels import moments
 from model.int8.vectors import LANES, ROW, Floats, Vectors, kernel
+from model.published.compiled.kernels import exponentials, highest_of, same
 
 LARGEST_BYTE = 127.0  # of a rounded input, whose zero is `ZERO_POINT`
 ZERO_POINT = 128
@@ -41,11 +42,6 @@ def gelu(x: Floats) -> Floats:
         ),
     )
     return x * below
-
-
-def same(x: Floats) -> Floats:
-    """Return x."""
-    return x
 
 
 @kernel
@@ -210,19 +206,7 @@ def mixed_values(v: Vectors, row: Any, vectors: Any, values: Any, stride: Any, c
 
     The scores, `vectors` vectors, are replaced by their powers.
     """
-
-    def highest(index: Any, carried: list[Any]) -> Any:
-        return [carried[0].most(v.floats(row, v.times(index, ROW)))]
-
-    top = v.loop(vectors, [v.constant(MASKED)], highest)[0].largest()
-
-    def power(index: Any, carried: list[Any]) -> Any:
-        offset = v.times(index, ROW)
-        number = (v.floats(row, offset) - top).exp()
-        v.keep(number, row, offset)
-        return [carried[0] + number]
-
-    total = v.loop(vectors, [v.constant(0.0)], power)[0].sum()
+    _, total = exponentials(v, row, row, vectors)
 
     def add(index: Any, carried: list[Any]) -> Any:
         weight, value = v.all(row, v.times(index, 4)), v.at(values, v.times(index, stride))
@@ -293,11 +277,7 @@ def fill(v: Vectors, out: Any, number: Any, vectors: Any) -> None:
 @kernel
 def log_total(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
     """Write the largest number of a row, and the logarithm of the sum of exp(x - largest)."""
-
-    def highest(index: Any, carried: list[Any]) -> Any:
-        return [carried[0].most(v.floats(x, v.times(index, ROW)))]
-
-    top = v.loop(vectors, [v.constant(MASKED)], highest)[0].largest()
+    top = highest_of(v, x, vectors)
 
     def add(index: Any, carried: list[Any]) -> Any:
         return [carried[0] + (v.floats(x, v.times(index, ROW)) - top).exp()]

@@ -175,13 +175,19 @@ def bias_norm(v: Vectors, x: Any, bias: Any, scale: Any, out: Any, vectors: Any)
     v.loop(vectors, [], body)
 
 
-def _probabilities(v: Vectors, x: Any, out: Any, vectors: Any) -> tuple[Floats, Floats]:
-    """Write exp(x - max x) into `out`; return the maximum and the sum, in all lanes."""
+def highest_of(v: Vectors, x: Any, vectors: Any) -> Floats:
+    """Return the highest number of a row, at least -1e30, in all lanes."""
 
     def highest(index: Any, carried: list[Any]) -> Any:
         return [carried[0].most(v.floats(x, v.times(index, ROW)))]
 
-    top = v.loop(vectors, [v.constant(-1e30)], highest)[0].largest()
+    top: Floats = v.loop(vectors, [v.constant(-1e30)], highest)[0].largest()
+    return top
+
+
+def exponentials(v: Vectors, x: Any, out: Any, vectors: Any) -> tuple[Floats, Floats]:
+    """Write exp(x - max x) into `out`, which may be `x`; return the maximum and the sum, in all lanes."""
+    top = highest_of(v, x, vectors)
 
     def add_power(index: Any, carried: list[Any]) -> Any:
         offset = v.times(index, ROW)
@@ -195,7 +201,7 @@ def _probabilities(v: Vectors, x: Any, out: Any, vectors: Any) -> tuple[Floats, 
 @kernel
 def softmax(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
     """Compute softmax of a row; `out` may be `x`. Elements of about -1e30 get about 1e-38, which no sum notices."""
-    _, total = _probabilities(v, x, out, vectors)
+    _, total = exponentials(v, x, out, vectors)
     inverse = v.constant(1.0) / total
 
     def body(index: Any, _: Any) -> Any:
@@ -209,7 +215,7 @@ def softmax(v: Vectors, x: Any, out: Any, vectors: Any) -> None:
 @kernel
 def log_softmax(v: Vectors, x: Any, spare: Any, out: Any, vectors: Any) -> None:
     """Compute log-softmax of a row; `out` may be `x`, `spare` is memory for a row."""
-    top, total = _probabilities(v, x, spare, vectors)
+    top, total = exponentials(v, x, spare, vectors)
     level = top + total.log()
 
     def body(index: Any, _: Any) -> Any:
