@@ -213,17 +213,9 @@ def speech_windows(files: PublishedFiles, contract: Contract, *, frames: int) ->
     return np.stack([windows for ready, windows in steps if len(ready) == ROWS])
 
 
-class Steps(Protocol):
-    """Slots that run windows: `GraphSlots` or `CompiledSlots`."""
-
-    def run(
-        self, slots: NDArray[np.int64], windows: NDArray[Any], prompts: NDArray[np.int64] | None = None, /
-    ) -> NDArray[np.float32]:
-        """Step slots by one window each."""
-        ...
-
-
-def results_of(slots: Steps, windows: NDArray[Any], prompts: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+def results_of(
+    slots: GraphSlots | CompiledSlots, windows: NDArray[Any], prompts: NDArray[np.int64] | None = None
+) -> NDArray[np.float32]:
     """Run windows (W, B, …) of B new streams, of these languages. Returns: (W, B, …)."""
     return np.stack([slots.run(np.arange(windows.shape[1]), window, prompts) for window in windows])
 
