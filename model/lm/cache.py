@@ -14,9 +14,9 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,18 +68,24 @@ def write_cache(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
     full = {**header, "arrays": places, "bytes": offset, "crc32": _checksum(arrays)}
     text = json.dumps(full).encode()
     head = _MAGIC + len(text).to_bytes(8, "little") + text
+    with replacing(path) as file:
+        file.write(head.ljust(_aligned(len(head)), b"\0"))
+        for array in arrays.values():
+            file.write(_bytes(array))
+            file.write(b"\0" * (_aligned(array.nbytes) - array.nbytes))
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new file that takes the name `path` at the end; an error leaves nothing. Raises: OSError."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(head.ljust(_aligned(len(head)), b"\0"))
-            for array in arrays.values():
-                file.write(_bytes(array))
-                file.write(b"\0" * (_aligned(array.nbytes) - array.nbytes))
+            yield file
         Path(name).chmod(0o644)  # readable for every user of the machine
         Path(name).replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
+        Path(name).unlink(missing_ok=True)
         raise
 
 

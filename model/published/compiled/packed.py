@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.int8.memory import ALIGNED
+from model.lm.cache import replacing
 from model.published.scales import Scale
 
 Parts = Mapping[str, NDArray[Any]]
 SUFFIX = ".packed"
-MODE = 0o644  # temporary files are readable by their owner alone
 LENGTH = 8  # bytes of the length of the index
 
 
@@ -74,23 +72,16 @@ def packed_at(
 
 def _write(path: Path, layers: Iterable[tuple[str, Scale | None, Callable[[], Parts]]]) -> None:
     """Write a file, layer by layer. Raises: OSError."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            entries = {
-                title: {
-                    "scale": None if scale is None else [scale.step, scale.zero],
-                    "parts": {part: _append(file, array) for part, array in pack().items()},
-                }
-                for title, scale, pack in layers
+    with replacing(path) as file:
+        entries = {
+            title: {
+                "scale": None if scale is None else [scale.step, scale.zero],
+                "parts": {part: _append(file, array) for part, array in pack().items()},
             }
-            index = json.dumps(entries).encode()
-            file.write(index + len(index).to_bytes(LENGTH, "little"))
-        Path(name).chmod(MODE)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+            for title, scale, pack in layers
+        }
+        index = json.dumps(entries).encode()
+        file.write(index + len(index).to_bytes(LENGTH, "little"))
 
 
 def _append(file: BinaryIO, array: NDArray[Any]) -> list[Any]:
