@@ -34,6 +34,7 @@ WEIGHTS, GROUPS, PANELS, FIRST, MULTIPLIER, BIAS, LIMITS, OFFSETS, INPUTS, VECTO
 LINEAR_COLUMNS = 10
 
 SWOOSH_L, SILU, RELU, NO_ACTIVATION = range(4)
+NO_SYMBOL = -1e30  # bias of scores that belong to no symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class Linear:
     weight: Floats
     bias: Floats
     scale: Scale | None = None
+
+    def widened(self, bias: float = NO_SYMBOL) -> Linear:
+        """Return the layer with more outputs, each `bias` for all inputs, up to whole vectors."""
+        more = -self.weight.shape[1] % LANES
+        weight = np.pad(self.weight, ((0, 0), (0, more)))
+        return replace(self, weight=weight, bias=np.pad(self.bias, (0, more), constant_values=bias))
 
 
 def with_scales(linears: Sequence[Linear], scales: Scales | None, packed: PackedLayers | None = None) -> list[Linear]:

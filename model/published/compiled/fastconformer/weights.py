@@ -133,7 +133,7 @@ def read_weights(graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastC
         (subsampling[0], subsampling[1], subsampling[2]),
         read,
         _positions(graph, sizes),
-        _linear("outputs", _padded(rest[0])) if rest else None,
+        _linear("outputs", rest[0]).widened() if rest else None,
         prompt,
     )
     _check(weights)
@@ -267,25 +267,12 @@ def _row_after(graph: OnnxGraph, node: Node, op: str) -> tuple[Floats | None, No
 
 
 def _following_bias(graph: OnnxGraph, node: Node, width: int) -> Floats:
-    reader = graph.only_consumer(node.output)
-    if reader is not None and reader.op == "Add":
-        for name in reader.inputs:
-            value = graph.constant(name)
-            if value is not None and value.shape == (width,):
-                return np.asarray(value, np.float32)
-    return np.zeros(width, np.float32)
+    bias, _ = _row_after(graph, node, "Add")
+    return bias if bias is not None and len(bias) == width else np.zeros(width, np.float32)
 
 
 def _linear(name: str, part: Part) -> Linear:
     return Linear(name, np.asarray(part.weight, np.float32), np.asarray(part.bias, np.float32))
-
-
-def _padded(head: Part) -> Part:
-    """Return the output layer with columns up to a multiple of 16, whose log-probabilities are about minus infinity."""
-    more = -head.weight.shape[1] % 16
-    return Part(
-        "product", np.pad(head.weight, ((0, 0), (0, more))), np.pad(head.bias, (0, more), constant_values=-1e30)
-    )
 
 
 def _scale(graph: OnnxGraph, hidden: int) -> float:

@@ -20,7 +20,6 @@ from model.published.graphs.dequantized import MOVES
 from model.published.graphs.onnx_graph import Node, OnnxGraph
 
 Floats = NDArray[np.float32]
-NO_SYMBOL = -1e30  # bias of the scores that fill a vector
 ACTIVATIONS = ("Relu", "Tanh")  # of the joiner
 GATES = 4  # of an LSTM: input, output, forget, cell, in the order of ONNX
 
@@ -84,7 +83,7 @@ def read_transducer(decoder: OnnxGraph, joiner: OnnxGraph, *, recurrent: bool) -
         if history is not None and projection is not None:
             raise PublishedModelError("both decoder and joiner project the decoder's output")
         history = history or projection
-    weights = TransducerWeights(embedding, context, prediction, history, frames, _padded(scores), activation, symbols)
+    weights = TransducerWeights(embedding, context, prediction, history, frames, scores.widened(), activation, symbols)
     _check(weights)
     return weights
 
@@ -204,12 +203,6 @@ def _moved(graph: OnnxGraph, name: str) -> str:
         name = node.inputs[0]
         node = graph.producers.get(name)
     return name
-
-
-def _padded(scores: Linear) -> Linear:
-    more = -scores.weight.shape[1] % LANES
-    weight = np.pad(scores.weight, ((0, 0), (0, more)))
-    return replace(scores, weight=weight, bias=np.pad(scores.bias, (0, more), constant_values=NO_SYMBOL))
 
 
 def _check(weights: TransducerWeights) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from model.int8.memory import ALIGNED, KeptArrays, offsets_of
 from model.int8.vectors import LANES
-from model.published.compiled.linears import Linear, LinearTable, Scratch
+from model.published.compiled.linears import NO_SYMBOL, Linear, LinearTable, Scratch
 from model.published.compiled.packed import PackedLayers
 from model.published.compiled.zipformer2 import plan as plans
 from model.published.compiled.zipformer2.constants import Floats, require
@@ -31,7 +31,6 @@ from model.published.graphs.onnx_graph import OnnxGraph
 
 BLOCK = 16
 """Most streams of a compiled call. Source: measured on a busy machine; 8, 16 and 32 did not differ beyond noise."""
-NO_SYMBOL = -1e30  # bias of padding columns
 
 
 class Zipformer2Network:
@@ -209,13 +208,7 @@ def _packed_linears(weights: Zipformer2Weights, linears: Sequence[Linear]) -> li
     out, head = layers[2], layers[-1]
     by_bin = out.weight.reshape(plans.CHANNELS[2], -1, out.weight.shape[1]).transpose(1, 0, 2)
     layers[2] = replace(out, weight=np.ascontiguousarray(by_bin.reshape(out.weight.shape)))
-    missing = -head.weight.shape[1] % LANES
-    padding = NO_SYMBOL if weights.log_probs else 0.0
-    layers[-1] = replace(
-        head,
-        weight=np.pad(head.weight, ((0, 0), (0, missing))),
-        bias=np.pad(head.bias, (0, missing), constant_values=padding),
-    )
+    layers[-1] = head.widened(NO_SYMBOL if weights.log_probs else 0.0)
     return layers
 
 
