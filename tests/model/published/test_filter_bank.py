@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from dataclasses import replace
 
 import kaldi_native_fbank as knf
@@ -26,7 +24,7 @@ from model.published.filter_bank import (
 from model.published.timing import BEFORE, FRAME_SAMPLES, HOP, PublishedDescription
 from model.recordings import read_pcm
 from tests.support.audio.speech import ROOT
-from tests.support.processors import AVX2, BASELINE, OLD_LIBRARIES, environment, is_x86
+from tests.support.processors import AVX2, BASELINE, OLD_LIBRARIES, digest_elsewhere, is_x86
 
 OPTIONS = {
     "kaldi": KALDI,
@@ -40,10 +38,6 @@ OPTIONS = {
 }
 SAMPLES = ROOT / "model" / "samples"
 WINDOW, SHIFT = 45, 32
-DIGEST = """
-from tests.model.published.test_filter_bank import digest
-print(digest())
-"""
 
 
 def speech(name="demo"):
@@ -203,12 +197,4 @@ def digest():
 def test_features_have_the_same_bits_as_on_older_processors(switches):
     if not is_x86():
         pytest.skip("the switches are those of x86-64")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", DIGEST],
-        env=environment(switches) | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    assert done.stdout.split()[-1] == digest()
+    assert digest_elsewhere(__name__, switches) == digest()

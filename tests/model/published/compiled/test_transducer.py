@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -30,12 +27,11 @@ from model.published.transducer.networks import Recurrent, Stateless, Transducer
 from model.published.transducer_files import _LOADED
 from model.transducer.beam import TransducerBeamDecoder
 from model.transducer.decoder import TransducerDecoder
-from tests.support.audio.speech import ROOT
 from tests.support.decoding.toy_transducer import ToyNetworks
 from tests.support.networks.compiled import compiled_folder, compiled_model
 from tests.support.networks.probes.graph import Graph
 from tests.support.networks.published import model_of, probe_of
-from tests.support.processors import AVX2, BASELINE, environment, has, is_x86
+from tests.support.processors import AVX2, BASELINE, digest_elsewhere
 
 Floats = NDArray[np.float32]
 KINDS = ("nemo-transducer", "zipformer2-transducer")
@@ -257,39 +253,20 @@ def test_threads_may_search_at_once() -> None:
 
 
 @cache
-def digest_of_results() -> str:
-    digest = hashlib.sha256()
+def digest() -> str:
+    """Return a digest of all results."""
+    made = hashlib.sha256()
     for kind in (LSTM, STATELESS):
         for integers in (False, True):
             for each in results(random_weights(kind), ROWS, integers=integers):
-                digest.update(each.tobytes())
-    return digest.hexdigest()
-
-
-PROCESS = """
-import json
-from model.machine.instructions import instruction_set
-from tests.model.published.compiled.test_transducer import digest_of_results
-print(json.dumps({"digest": digest_of_results(), "instructions": instruction_set()}))
-"""
+                made.update(each.tobytes())
+    return made.hexdigest()
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("switches", [AVX2, BASELINE], ids=["avx2", "portable"])
 def test_the_digest_is_the_same_on_every_processor(switches: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS],
-        cwd=ROOT,
-        env=environment(switches) | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    if is_x86() and (switches is BASELINE or has("avx2")):
-        assert found["instructions"] == ("portable" if switches is BASELINE else "avx2")
-    assert found["digest"] == digest_of_results()
+    assert digest_elsewhere(__name__, switches) == digest()
 
 
 @pytest.mark.parametrize("kind", KINDS)
