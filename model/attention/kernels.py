@@ -19,18 +19,6 @@ plain_bytes = sums_to_bytes(same)
 """(sums, multiplier, bias, limits, out, vectors): a product's outputs, quantized."""
 
 
-@row_kernel("sums", "out")
-def silu_bytes(v: Vectors, sums: Any, multiplier: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
-    """Compute SiLU of a product's outputs, quantized for the next product."""
-
-    def body(index: Any, _: Any) -> Any:
-        y = scaled(v, sums, multiplier, bias, v.times(index, ROW)).silu()
-        v.keep_bytes(quantized(v, y, limits), out, v.times(index, LANES))
-        return []
-
-    v.loop(vectors, [], body)
-
-
 @kernel
 def stem_floats(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
     """Compute x σ(1.702 x) of a product's outputs x."""

@@ -160,7 +160,7 @@ def _feed_forward(plan: Plan, work: Work, products: int, first: int, count: int,
     wide, multiplier, bias, limits = inner[PANELS] * PANEL_SUMS, inner[MULTIPLIER], inner[BIAS], outer[LIMITS]
     for row in range(0, rows, ROWS):
         sums, out = work.sums + row * wide, work.bytes + row * sizes.inner
-        kernels.silu_bytes(sums, wide, multiplier, bias, limits, out, sizes.inner, sizes.inner // LANES)
+        int8_kernels.silu_rows(sums, wide, multiplier, bias, limits, out, sizes.inner, sizes.inner // LANES)
     multiply_rows(outer, work.bytes, plan.constants.inner_offsets, rows, work.sums)
     _add(plan, work, outer, count, frames)
 

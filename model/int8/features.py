@@ -100,12 +100,10 @@ class FeatureTables:
     ) -> FeaturePlan:
         """Return the plan of compiled code; `keep` copies an array and returns its address; mean and scale (F,)."""
         return FeaturePlan(
-            *map(keep, (self.window, self.twiddles, self.splits, self.order, self.bands, self.weights, mean, scale)),
-            window_vectors=len(self.window) // LANES,
-            fft_size=config.fft_size,
-            band_count=len(self.bands),
-            hop=config.hop_samples,
-        )
+            keep(self.window), keep(self.twiddles), keep(self.splits), keep(self.order), keep(self.bands),
+            keep(self.weights), keep(mean), keep(scale), len(self.window) // LANES, config.fft_size, len(self.bands),
+            config.hop_samples,
+        )  # fmt: skip
 
 
 def circle(count: int, parts: int) -> NDArray[np.float32]:

@@ -26,6 +26,32 @@ def scaled(v: Vectors, sums: Any, multiplier: Any, bias: Any, offset: Any) -> Fl
     return v.ints(sums, offset).to_floats() * v.floats(multiplier, offset) + v.floats(bias, offset)
 
 
+def quantized_silu(v: Vectors, sums: Any, multiplier: Any, bias: Any, limits: Any, out: Any, vectors: Any) -> None:
+    """Compute SiLU of a product's outputs, quantized for the next product."""
+
+    def body(index: Any, _: Any) -> Any:
+        y = scaled(v, sums, multiplier, bias, v.times(index, ROW)).silu()
+        v.keep_bytes(quantized(v, y, limits), out, v.times(index, LANES))
+        return []
+
+    v.loop(vectors, [], body)
+
+
+silu_bytes, silu_rows = kernel(quantized_silu), row_kernel("sums", "out")(quantized_silu)
+
+
+@kernel
+def silu_floats(v: Vectors, sums: Any, multiplier: Any, bias: Any, out: Any, vectors: Any) -> None:
+    """Compute SiLU of a product's outputs."""
+
+    def body(index: Any, _: Any) -> Any:
+        offset = v.times(index, ROW)
+        v.keep(scaled(v, sums, multiplier, bias, offset).silu(), out, offset)
+        return []
+
+    v.loop(vectors, [], body)
+
+
 @kernel
 def float_bytes(v: Vectors, x: Any, limits: Any, out: Any, vectors: Any) -> None:
     """Quantize a row."""
@@ -76,19 +102,9 @@ norm_bytes, norm_rows = kernel(quantized_norm), row_kernel("x", "out")(quantized
 
 @kernel
 def gates(
-    v: Vectors,
-    inputs: Any,
-    input_multiplier: Any,
-    input_bias: Any,
-    recurrent: Any,
-    recurrent_multiplier: Any,
-    recurrent_bias: Any,
-    hidden: Any,
-    x: Any,
-    limits: Any,
-    out: Any,
-    vectors: Any,
-) -> None:
+    v: Vectors, inputs: Any, input_multiplier: Any, input_bias: Any, recurrent: Any, recurrent_multiplier: Any,
+    recurrent_bias: Any, hidden: Any, x: Any, limits: Any, out: Any, vectors: Any,
+) -> None:  # fmt: skip
     """Compute one frame of a GRU cell: replace the state, add it to `x`, and quantize it for the next frame.
 
     The sums of both products hold reset, update and candidate in this order (`GRULayer` in torch).

@@ -26,9 +26,6 @@ from model.int8.product_table import (
 )
 from model.int8.vectors import LANES, ROW
 from model.machine.compiled import compiled, entry_point, int64_at
-from model.published.compiled.kernels import silu, sums_to_bytes, sums_to_floats
-
-silu_bytes, silu_floats = sums_to_bytes(silu), sums_to_floats(silu)
 
 CONV0, CONV1, LAYERS = 0, 1, 2  # rows of the table; each layer has two, input and recurrent, then dense and head
 
@@ -172,14 +169,14 @@ def _convolutions(plan: Plan, states: States, count: int) -> None:
         for frame in range(frames):
             sums = work.sums + (row * frames + frame) * first[PANELS] * PANEL_SUMS
             place = out + kept + frame * channels
-            silu_bytes(sums, first[MULTIPLIER], first[BIAS], second[LIMITS], place, channels // LANES)
+            kernels.silu_bytes(sums, first[MULTIPLIER], first[BIAS], second[LIMITS], place, channels // LANES)
         kernels.copy_bytes(state + fields.conv1, out + frames * channels, kept)
     rows = count * sizes.outputs
     multiply_rows(second, work.conv1, constants.conv1_offsets, rows, work.sums)
     for row in range(rows):
         sums = work.sums + row * second[PANELS] * PANEL_SUMS
         place = work.x + row * hidden * 4
-        silu_floats(sums, second[MULTIPLIER], second[BIAS], place, hidden // LANES)
+        kernels.silu_floats(sums, second[MULTIPLIER], second[BIAS], place, hidden // LANES)
 
 
 @compiled
@@ -258,6 +255,6 @@ def _head(plan: Plan, rows: int, out: int) -> None:
     multiply_rows(dense, work.rows, constants.row_offsets, rows, work.sums)
     for row in range(rows):
         sums = work.sums + row * dense[PANELS] * PANEL_SUMS
-        silu_bytes(sums, dense[MULTIPLIER], dense[BIAS], head[LIMITS], work.rows + row * hidden, vectors)
+        kernels.silu_bytes(sums, dense[MULTIPLIER], dense[BIAS], head[LIMITS], work.rows + row * hidden, vectors)
     multiply_rows(head, work.rows, constants.row_offsets, rows, work.sums)
     log_probs(head, rows, work.sums, sizes.letters, sizes.phones, work.outputs, out)
