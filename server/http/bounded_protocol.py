@@ -6,6 +6,7 @@ Owns the output and the pending requests of one HTTP connection.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 from collections.abc import Callable, Sized
@@ -31,6 +32,22 @@ RESET_S = 0.1  # in which a closed client resets the connection; a more distant 
 PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # ignored by clients; a closed one resets the connection
 TOO_MANY = f"More than {MAX_PIPELINED} requests are waiting on this connection; read their responses first."
 CUT_SHORT = "The body is shorter than its Content-Length, or its last chunk is missing."
+
+
+ABSOLUTE = re.compile(rb"[a-z][a-z0-9+.-]*://[^/?]*", re.IGNORECASE)  # the start of a target as proxies send it
+INTERFACES = re.compile(rb"/+(?:v1|v2|vosk)(?:/|$)")
+
+
+def plain_target(target: bytes) -> bytes:
+    """Return a request's target without scheme and host (RFC 9112, section 3.2.2), those of clients' paths without
+    doubled or trailing slashes, which come from base URLs that end in a slash.
+    """
+    path, mark, query = target.partition(b"?")
+    if scheme := ABSOLUTE.match(path):
+        path = path[scheme.end() :] or b"/"
+    if INTERFACES.match(path):
+        path = re.sub(rb"//+", b"/", path).rstrip(b"/")
+    return path + mark + query
 
 
 class TooManyPipelined(Exception):
@@ -124,6 +141,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin to serve the request, unless its head is parsed again."""
+        self.url = plain_target(self.url)
         if not self._asks_for_other_protocol():
             super().on_headers_complete()
 
@@ -132,15 +150,27 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self._asks_for_other_protocol():
             super().on_message_complete()
 
+    def _should_upgrade(self) -> bool:
+        """Return whether the request asks for a WebSocket, alone or among other protocols, in any number of headers."""
+        return b"upgrade" in self._tokens(b"connection") and b"websocket" in self._tokens(b"upgrade")
+
+    def _tokens(self, header: bytes) -> list[bytes]:
+        values = b",".join(value for name, value in self.headers if name == header)
+        return [token.strip().lower() for token in values.split(b",")]
+
+    def unparsed(self) -> bytes:
+        """Return what was read after the head at which the parser stopped; called while its exception is handled."""
+        stopped = sys.exc_info()[1]
+        assert isinstance(stopped, HttpParserUpgrade)
+        return self._read[stopped.args[0] :]
+
     def _asks_for_other_protocol(self) -> bool:
         parser = self.parser
         return parser.should_upgrade() and parser.get_method() != b"CONNECT" and not self._should_upgrade()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Parse the head again without `Upgrade`, then what follows it. uvicorn calls this where the parser stopped."""
-        stopped = sys.exc_info()[1]
-        assert isinstance(stopped, HttpParserUpgrade)
-        rest = self._read[stopped.args[0] :]
+        rest = self.unparsed()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
         self.parser = HttpRequestParser(self)

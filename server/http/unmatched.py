@@ -77,7 +77,7 @@ def answer_unmatched(app: FastAPI, guard: Guard, sockets: Sequence[str]) -> None
 
 
 UNKNOWN, WRONG_METHOD = 404, 405
-HANDSHAKE = "a WebSocket handshake: GET with Upgrade: websocket"
+HANDSHAKE = "a WebSocket handshake: GET with Upgrade: websocket and Connection: Upgrade"
 OTHER_AUDIO = {"translations": "does not translate", "speech": "does not speak"}  # paths of OpenAI's under /v1/audio
 LONGEST_METHOD = 16  # characters of a method in an error
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
+from urllib.parse import unquote
 
 import structlog
 import uvicorn
@@ -32,6 +33,8 @@ HEAD_TIMEOUT_S = 10.0  # for the head of a request to arrive
 MAX_HEAD_BYTES = 64 * 1024  # in addition to one read of the transport; the largest query of key terms is an eighth
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 NO_HANDSHAKE = "Invalid WebSocket handshake."
+OTHER_VERSION = "This server has version 13 of the WebSocket protocol (RFC 6455); send Sec-WebSocket-Version: 13."
+UPGRADE = {"Upgrade": "websocket", "Connection": "upgrade", "Sec-WebSocket-Version": "13"}
 NOT_ALONE = "A WebSocket handshake must wait for the responses to earlier requests."
 
 MakeProtocols = Callable[[ServerState], Callable[[], asyncio.Protocol]]
@@ -95,10 +98,12 @@ class HeadProtocol(BoundedHttpProtocol):
             self.send_400_response(NOT_ALONE)
             return
         self.stop_timers()
-        path = self.url.partition(b"?")[0].decode("latin-1")  # not validated yet: any bytes
+        path = unquote(self.url.partition(b"?")[0].decode("latin-1"))  # not validated yet: any bytes
         refusal = self._refuse and self._refuse({**self.scope, "type": "websocket", "path": path})
         if refusal is not None:
             self._answer(refusal)
+        elif self._tokens(b"sec-websocket-version") != [b"13"]:
+            self._answer(Response(OTHER_VERSION, HTTPStatus.UPGRADE_REQUIRED, UPGRADE))
         else:
             self._hand_over()
         # uvicorn drops this object now. Break its reference cycles, so that it does not need the garbage collector.
@@ -113,12 +118,18 @@ class HeadProtocol(BoundedHttpProtocol):
         self.transport.close()
 
     def _hand_over(self) -> None:
+        """Pass the head on with one protocol and without an empty list of subprotocols, and what was read after it."""
+        rest, empty = self.unparsed(), (b"sec-websocket-protocol", b"")
+        kept = [header for header in self.headers if header[0] not in (b"connection", b"upgrade") and header != empty]
+        self.scope["headers"] = [(b"connection", b"upgrade"), (b"upgrade", b"websocket"), *kept]
         super().handle_websocket_upgrade()
         socket = cast(Any, self.transport.get_protocol())
         if socket.conn.handshake_exc is not None and not socket.handshake_initiated:
             socket.handshake_complete = True
             self.send_400_response(NO_HANDSHAKE)
             socket.conn.handshake_exc = None
+        elif rest and not self.transport.is_closing():
+            socket.data_received(rest)
 
     def _await_head(self) -> None:
         self._head_bytes = 0

@@ -198,8 +198,8 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         connection, and the client might not receive the reason.
         """
         closed = self.conn.close_sent
-        if closed is None:  # the client did not wait for the handshake's response
-            self.abort()
+        if closed is None:
+            self._leave()
             return
         if self._linger is not None:
             return
@@ -211,6 +211,11 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self._await_end()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+    def _leave(self) -> None:
+        """Drop the connection of a client that failed it, or closed it, before the handshake's response."""
+        self.handshake_complete = self.disconnected = True  # nothing more can be sent
+        self.abort()
 
     def handle_ping(self) -> None:
         """Answer a ping. While the client does not read, keep only the answer to its latest ping.
@@ -243,6 +248,9 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def handle_close(self, event: Frame) -> None:
         """Answer the client's close frame, and wait at most `LINGER_S` for it to read unsent data."""
+        if not self.handshake_complete:
+            self._leave()
+            return
         super().handle_close(event)
         self._bound_end()
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
+from websockets.frames import Frame, Opcode
 
 from server.http import uvicorn_server
 from server.http.uvicorn_server import MAX_HEAD_BYTES, HeadProtocol
@@ -21,6 +22,7 @@ from tests.support.servers.recognizers.spelling import spell
 from tests.support.streams.websocket_bench import TcpTransport
 
 Start = Callable[..., LiveServer]
+VERSION = "Sec-WebSocket-Version: 13\r\n"
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/listen HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: y"])
@@ -112,7 +114,6 @@ def test_a_head_without_end_is_refused(live_server: Start, piece: bytes) -> None
         ("POST /v1/listen", ""),
         ("GET /v1/listen", "X: y\r\n" * 200),
         ("GET /v1/listen", f"X: {'y' * 9_000}\r\n"),
-        ("GET /v1/listen", "Sec-WebSocket-Version: 12\r\n"),
         ("GET /v1/listen", "Content-Length: 5\r\n"),
     ],
 )
@@ -124,6 +125,49 @@ def test_a_malformed_handshake_is_answered(live_server: Start, line: str, more: 
         answer = rest(bare)
     assert answer.startswith(b"HTTP/1.1 4")
     server.wait_idle()
+
+
+@pytest.mark.parametrize("version", ["8", "14", "13, 8", "", None])
+def test_a_handshake_of_another_version_is_told_the_right_one(live_server: Start, version: str | None) -> None:
+    line = "" if version is None else f"Sec-WebSocket-Version: {version}\r\n"
+    with dialed(live_server()) as bare:
+        bare.sendall(f"GET /v1/listen HTTP/1.1\r\n{UPGRADE.replace(VERSION, line)}\r\n".encode())
+        answer = rest(bare).lower()
+    assert answer.startswith(b"http/1.1 426")
+    assert b"\r\nsec-websocket-version: 13\r\n" in answer
+
+
+FORMAT = "?encoding=linear16&sample_rate=16000"
+
+
+@pytest.mark.parametrize(
+    ("target", "old", "new"),
+    [
+        ("/v1/listen", "websocket", "h2c, WebSocket"),
+        ("/v1/listen", "websocket", "websocket\r\nUpgrade: h2c"),
+        ("/v1/listen", "websocket", "\twebsocket\t"),
+        ("/v1/listen", ": Upgrade", ": keep-alive, Upgrade"),
+        ("/v1/listen", ": Upgrade", ": Upgrade\r\nConnection: keep-alive"),
+        ("/v1/listen", VERSION, VERSION + "Sec-WebSocket-Protocol:\r\n"),
+        ("/v1/listen/", "", ""),
+        ("//v1//listen", "", ""),
+        ("http://x/v1/listen", "", ""),
+    ],
+)
+def test_handshakes_of_other_spellings_are_served_with_the_frames_that_came_with_them(
+    live_server: Start, target: str, old: str, new: str
+) -> None:
+    frames = b"".join(
+        Frame(opcode, data).serialize(mask=True)
+        for opcode, data in ((Opcode.BINARY, spell("hello there").tobytes()), (Opcode.TEXT, b'{"type":"CloseStream"}'))
+    )
+    with dialed(live_server()) as bare:
+        bare.sendall(f"GET {target}{FORMAT} HTTP/1.1\r\n{UPGRADE.replace(old, new, 1)}\r\n".encode() + frames)
+        answer = b""
+        while b'"Metadata"' not in answer:
+            answer += bare.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 101")
+    assert b'"transcript":"hello there"' in answer
 
 
 def test_a_body_does_not_count_towards_the_head(live_server: Start) -> None:

@@ -12,6 +12,7 @@ from starlette.routing import Route, WebSocketRoute
 from structlog.testing import capture_logs
 
 from server.http.api_docs import OPERATIONS
+from server.http.bounded_protocol import plain_target
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
 
@@ -102,3 +103,13 @@ def test_every_path_answers_wrong_methods_with_the_allowed_ones(server: LiveServ
             for method in ("TRACE", "PATCH", "PROPFIND"):
                 answer = http.request(method, path)
                 assert (answer.status_code, bool(answer.headers["allow"])) == (405, True), (method, path)
+
+
+def test_slashes_too_many_are_no_other_path_for_clients_alone(server: LiveServer) -> None:
+    """Base URLs that end in a slash; a proxy hides other paths as they are spelled."""
+    with server.http as http:
+        assert http.get("/v1//models/").json() == http.get("/v1/models").json()
+        assert http.post("/v1/listen/?encoding=opus").json()["err_code"] == "INVALID_QUERY_PARAMETER"
+        assert http.post("/v1//audio/transcriptions/").json()["error"]["type"] == "invalid_request_error"
+    for hidden in (b"//metrics?x=//v1/", b"/v3//models", b"/x//v1/listen", b"*"):
+        assert plain_target(hidden) == hidden

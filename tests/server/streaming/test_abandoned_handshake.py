@@ -21,8 +21,11 @@ HANDSHAKE = (
 )
 
 
+@pytest.mark.parametrize(
+    "last", [b"", b"\x88\x82\0\0\0\0\x03\xe8", b"\x82\x03abc"]
+)  # a close frame; one without a mask
 def test_a_client_that_leaves_during_the_admission_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, last: bytes
 ) -> None:
     """With front ends an admission waits for the supervisor."""
     waiting, left, go_on = threading.Event(), threading.Event(), threading.Event()
@@ -43,7 +46,7 @@ def test_a_client_that_leaves_during_the_admission_is_no_error(
     with LiveServer(max_streams=1) as server, caplog.at_level(logging.INFO):
         host, port = server.host.split(":")
         with socket.create_connection((host, int(port)), WAIT_S) as client:
-            client.sendall(HANDSHAKE.format(host=server.host).encode())
+            client.sendall(HANDSHAKE.format(host=server.host).encode() + last)
             assert waiting.wait(WAIT_S)
         assert left.wait(WAIT_S)
         go_on.set()
