@@ -243,6 +243,11 @@ class Connection(ABC):
             if self._state.reads:
                 self._on_binary(chunk)
 
+    @property
+    def flushing(self) -> bool:
+        """True while the results of an ended stream are due."""
+        return self._state is State.FLUSHING
+
     def on_writable(self) -> None:
         """Write the frames that are waiting in the outbox."""
         self._writer.flush()

@@ -19,6 +19,10 @@ TRANSPORT_EXTENSION = "tutti.transport"  # key in the extensions of the ASGI sco
 class MessageReceiver(Protocol):
     """Receiver of one connection's messages; its methods must not block or raise."""
 
+    @property
+    def flushing(self) -> bool:
+        """True while the results of a stream are due that the client, or a limit, has ended."""
+
     def on_message(self, message: bytes | str) -> None:
         """Handle a complete message, binary or text."""
 

@@ -47,6 +47,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     _reading = True  # False while the receiver has paused reading
     _failed = False  # after a protocol error of the client: nothing more is written
     _unread, _at = b"", 0  # received data, and the offset of the unparsed part
+    _half_closed = False  # the client sends nothing more, and may read
     _left = 0  # bytes that websockets still needs of the frame it is parsing
     _between = False  # a receiver is attached, and the next byte begins a message of an open connection
     _next_call: asyncio.Handle | None = None  # parses the remaining frames; reading is paused until it runs
@@ -104,6 +105,15 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         if self._next_call is None:
             self._read_frames()
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection of a client that half-closes it while the results of its ended stream are due."""
+        self._half_closed = True
+        return self._next_call is not None or self._results_due
+
+    @property
+    def _results_due(self) -> bool:
+        return self._receiver is not None and self._receiver.flushing and not self.close_sent
+
     def _read_frames(self) -> None:
         waited, self._next_call = self._next_call is not None, None
         for _ in range(FRAMES_PER_CALL):
@@ -118,6 +128,8 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             self._unread, self._at = b"", 0
         if waited:
             self._receive_more()
+        if self._half_closed and not self._results_due:
+            self.transport.close()
 
     def _read_frame(self) -> bool:
         """Parse the next complete audio frame here; leave others to websockets. Return False if nothing was parsed.
@@ -209,7 +221,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = self._failed = True
         self._await_end()
-        if self.transport.can_write_eof():
+        if self.transport.can_write_eof() and not self._half_closed:  # else it is closing
             self.transport.write_eof()
 
     def _leave(self) -> None:
@@ -321,6 +333,10 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def _await_end(self) -> None:
         """Read until the client closes, with a time limit."""
+        if self._half_closed:
+            self.transport.close()
+            self._bound_end()
+            return
         self._reading = True
         self._receive_more()
         self.close_timer = cast(TimerHandle, ClientTimer(self.loop, self.close_timeout, self.transport.close))

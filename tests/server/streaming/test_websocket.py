@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.frames import Frame, Opcode
 
+from server.streaming.websocket import FRAMES_PER_CALL
 from tests.support.streams.websocket_bench import MAX_BYTES, Bench
 
 
@@ -77,6 +78,25 @@ def test_a_protocol_error_before_the_handshakes_response_aborts_the_connection()
         bench.websocket.data_received(b"\x82\x03abc")
         assert bench.transport.closing
         assert bench.transport.sent == b""
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_client_that_half_closes_gets_the_results_of_its_ended_stream(*, ended: bool) -> None:
+    with Bench() as bench:
+        bench.attach()
+        for _ in range(2 * FRAMES_PER_CALL):
+            bench.client.send_binary(b"x")
+        bench.hand_over()
+        assert bench.websocket.eof_received(), "frames wait to be parsed"
+        bench.receiver.flushing = ended
+        bench.finish_reading()
+        assert len(bench.receiver.messages) == 2 * FRAMES_PER_CALL
+        assert bench.websocket.eof_received() is ended
+        assert bench.transport.closing is not ended
+        bench.websocket.write(b"last")
+        bench.websocket.close(1000, "")
+        assert [bytes(frame.data) for frame in bench.answers()] == [b"last", b"\x03\xe8"] * ended
+        assert bench.transport.closing
 
 
 def test_the_receiver_is_notified_of_a_close_and_of_a_lost_connection() -> None:

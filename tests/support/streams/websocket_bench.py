@@ -69,6 +69,7 @@ class _Receiver:
     def __init__(self) -> None:
         self.messages: list[bytes | str] = []
         self.gone = self.writable = 0
+        self.flushing = False
 
     def on_message(self, message: bytes | str) -> None:
         self.messages.append(message)
