@@ -30,6 +30,7 @@ MAX_PIPELINED = 64  # requests waiting for the response to an earlier one
 PROBE_S = 0.25  # before each probe of a client that half-closed the connection and waits for a response
 RESET_S = 0.1  # in which a closed client resets the connection; a more distant one does so before the next probe
 PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # ignored by clients; a closed one resets the connection
+MAX_URL_BYTES = 2**16 - 1  # that the parser can divide into its parts
 TOO_MANY = f"More than {MAX_PIPELINED} requests are waiting on this connection; read their responses first."
 CUT_SHORT = "The body is shorter than its Content-Length, or its last chunk is missing."
 
@@ -77,7 +78,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unsent = 0  # unsent bytes when the timer was started
         self._probe_timer: asyncio.TimerHandle | None = None
         self._running: RequestResponseCycle | None = None  # the request being answered; `cycle` is the latest
-        self._read = b""  # what the parser is reading
+        self._read = self.url = b""  # what the parser is reading; the target of the latest request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Set up flow control for the connection."""
@@ -124,6 +125,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         stopped = sys.exc_info()[1]
         if len(self.pipeline) >= MAX_PIPELINED:
             msg = TOO_MANY
+        elif len(self.url) > MAX_URL_BYTES:
+            msg = f"The URL is longer than {MAX_URL_BYTES} bytes."
         elif isinstance(stopped, HttpParserError) and not isinstance(stopped, HttpParserCallbackError):
             advice = "; percent-encode it" if isinstance(stopped, HttpParserInvalidURLError) else ""
             msg = f"Invalid HTTP request: {stopped}{advice}."

@@ -5,6 +5,7 @@ upgrades, and refusal of handshakes before ASGI while the replica is full or dra
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -35,6 +36,7 @@ TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\
 NO_HANDSHAKE = "Invalid WebSocket handshake."
 OTHER_VERSION = "This server has version 13 of the WebSocket protocol (RFC 6455); send Sec-WebSocket-Version: 13."
 UPGRADE = {"Upgrade": "websocket", "Connection": "upgrade", "Sec-WebSocket-Version": "13"}
+CHECKED = re.compile(rb"sec-websocket-|(?:host|origin|content-length|transfer-encoding)$")
 NOT_ALONE = "A WebSocket handshake must wait for the responses to earlier requests."
 
 MakeProtocols = Callable[[ServerState], Callable[[], asyncio.Protocol]]
@@ -118,10 +120,11 @@ class HeadProtocol(BoundedHttpProtocol):
         self.transport.close()
 
     def _hand_over(self) -> None:
-        """Pass the head on with one protocol and without an empty list of subprotocols, and what was read after it."""
+        """Pass on the headers that websockets checks, the whole head for the application, and what follows it."""
         rest, empty = self.unparsed(), (b"sec-websocket-protocol", b"")
-        kept = [header for header in self.headers if header[0] not in (b"connection", b"upgrade") and header != empty]
-        self.scope["headers"] = [(b"connection", b"upgrade"), (b"upgrade", b"websocket"), *kept]
+        checked = [header for header in self.headers if CHECKED.match(header[0]) and header != empty]
+        self.ws_protocol_class = cast(Any, partial(StreamWebSocket, head=(self.url, self.headers)))
+        self.url, self.scope["headers"] = b"/", [(b"connection", b"upgrade"), (b"upgrade", b"websocket"), *checked]
         super().handle_websocket_upgrade()
         socket = cast(Any, self.transport.get_protocol())
         if socket.conn.handshake_exc is not None and not socket.handshake_initiated:

@@ -35,6 +35,9 @@ MASKED = 0x80
 MASK_BYTES = 4
 LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # markers: the length follows in two, or in eight bytes
 
+Head = tuple[bytes, list[tuple[bytes, bytes]]]
+"""Target and headers of a request."""
+
 
 class StreamWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol class; implements `server.streaming.transport.Transport`."""
@@ -52,6 +55,11 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
     _between = False  # a receiver is attached, and the next byte begins a message of an open connection
     _next_call: asyncio.Handle | None = None  # parses the remaining frames; reading is paused until it runs
     _pong: bytes | None = None  # unsent answer to the latest ping
+
+    def __init__(self, *arguments: Any, head: Head | None = None, **options: Any) -> None:
+        """`head`: that of the handshake if it is not in its data, since websockets reads 8 KiB of a line."""
+        super().__init__(*arguments, **options)
+        self._head = head
 
     # Called by the event loop's transport
 
@@ -188,8 +196,11 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         """Put this transport into the application's scope before its task runs."""
+        target, headers = self._head or (event.path.encode(), None)
+        event.path = target.decode("ascii")
         super().handle_connect(event)
         if self.response.status_code == 101:
+            self.scope["headers"] = headers or self.scope["headers"]
             self._extensions = cast(dict[str, object], self.scope["extensions"])
             self._extensions[TRANSPORT_EXTENSION] = self
 

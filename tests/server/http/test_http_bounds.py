@@ -77,6 +77,7 @@ def test_a_request_that_asks_for_http_2_is_served_with_its_body(
         ),  # curl sends it so
         ("POST /v1/listen HTTP/1.1\r\nContent-Length: -1", "Invalid character in Content-Length."),
         ("CONNECT elsewhere:80 HTTP/1.1", "Invalid HTTP request received."),
+        (f"POST /v1/listen?keyterm={'x' * 2**16} HTTP/1.1", "The URL is longer than 65535 bytes."),
     ],
 )
 def test_a_request_that_cannot_be_parsed_is_answered_with_the_reason(
