@@ -33,8 +33,6 @@ PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"  # ignored by clients; a closed one res
 MAX_URL_BYTES = 2**16 - 1  # that the parser can divide into its parts
 TOO_MANY = f"More than {MAX_PIPELINED} requests are waiting on this connection; read their responses first."
 CUT_SHORT = "The body is shorter than its Content-Length, or its last chunk is missing."
-
-
 ABSOLUTE = re.compile(rb"[a-z][a-z0-9+.-]*://[^/?]*", re.IGNORECASE)  # the start of a target as proxies send it
 INTERFACES = re.compile(rb"/+(?:v1|v2|vosk)(?:/|$)")
 

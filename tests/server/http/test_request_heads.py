@@ -107,13 +107,7 @@ def test_a_head_without_end_is_refused(live_server: Start, piece: bytes) -> None
         assert answer == b"" or b" 431 " in answer or b" 400 " in answer
 
 
-@pytest.mark.parametrize(
-    ("line", "more"),
-    [
-        ("POST /v1/listen", ""),
-        ("GET /v1/listen", "Content-Length: 5\r\n"),
-    ],
-)
+@pytest.mark.parametrize(("line", "more"), [("POST /v1/listen", ""), ("GET /v1/listen", "Content-Length: 5\r\n")])
 def test_a_malformed_handshake_is_answered(live_server: Start, line: str, more: str) -> None:
     """The websockets library does not answer some of them and would keep their sockets open."""
     server = live_server()
