@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from math import gcd
+from bisect import bisect_left
+from functools import lru_cache
+from math import gcd, lcm
 
 import numpy as np
 import soxr
@@ -10,15 +12,13 @@ from numpy.typing import NDArray
 
 PCM = NDArray[np.int16]
 MAX_CHANNELS = 8  # of a recording or a stream as sent
+LONGEST_BLOCK = range(1 << 16)  # samples in two of soxr's blocks: 29,000 at 192 kHz, fewer at lower rates
 BLOCK_S = 2  # block length of a recording: decoded and resampled in a few milliseconds
 
 
 def downmix(samples: PCM) -> PCM:
     """Average the channels: (S, C) int16 -> (S,) int16."""
-    if samples.shape[1] == 1:
-        return samples[:, 0]  # (S,)
-    mono: PCM = np.rint(samples.mean(axis=1)).astype(np.int16)  # (S,)
-    return mono
+    return samples[:, 0] if samples.shape[1] == 1 else np.rint(samples.mean(axis=1)).astype(np.int16)  # (S,)
 
 
 class Resampler:
@@ -29,17 +29,48 @@ class Resampler:
     """
 
     def __init__(self, rate_in: int, rate_out: int) -> None:
-        self._stream = soxr.ResampleStream(rate_in, rate_out, 1, dtype="float32", quality="HQ")
+        self._rates = rate_in, rate_out
+        self._stream = _stream(rate_in, rate_out)
+        self._received = self._complete = 0  # samples since the last flush
 
     def resample(self, pcm: PCM) -> PCM:
         """Return the samples that are complete so far, (S,) int16."""
-        return _to_int16(self._stream.resample_chunk(pcm.astype(np.float32)))
+        complete = _to_int16(self._stream.resample_chunk(pcm.astype(np.float32)))
+        self._received, self._complete = self._received + len(pcm), self._complete + len(complete)
+        return complete
+
+    def samples_until(self, count: int) -> int:
+        """Return how many samples must be received, at least, until `count` more are complete."""
+        rate_in, rate_out = self._rates
+        first, period = block_ends(rate_in, rate_out)
+        needed = -(-(self._complete + count) * rate_in // rate_out)  # no sample is complete before its time
+        blocks = max(-(-(needed - first) // period), (self._received - first) // period + 1, 0)
+        return first + blocks * period - self._received
 
     def flush(self) -> PCM:
         """Return the samples held back, (S,) int16, and reset."""
         rest = _to_int16(self._stream.resample_chunk(np.empty(0, np.float32), last=True))
         self._stream.clear()
+        self._received = self._complete = 0
         return rest
+
+
+def _stream(rate_in: int, rate_out: int) -> soxr.ResampleStream:
+    return soxr.ResampleStream(rate_in, rate_out, 1, dtype="float32", quality="HQ")
+
+
+@lru_cache(maxsize=64)
+def block_ends(rate_in: int, rate_out: int) -> tuple[int, int]:
+    """Return after how many samples a fresh stream of soxr returns any, and after how many more each time.
+
+    It filters in blocks, so that depends on the number of samples alone (tests/server/audio/test_pcm_replay.py).
+    """
+
+    def complete(received: int) -> int:
+        return len(_stream(rate_in, rate_out).resample_chunk(np.zeros(received, np.float32)))
+
+    first = bisect_left(LONGEST_BLOCK, 1, key=complete)
+    return first, bisect_left(LONGEST_BLOCK, complete(first) + 1, key=complete) - first
 
 
 class ChannelResampler:
@@ -79,10 +110,6 @@ class Tiler:
     def push(self, pcm: PCM) -> list[PCM]:
         """Return the tiles that `pcm` completes, each (size,) int16; views of it where a tile lies within it."""
         tiles: list[PCM] = []
-        if self.filled + len(pcm) < self._size:  # a message shorter than a tile
-            self._tile[self.filled : self.filled + len(pcm)] = pcm
-            self.filled += len(pcm)
-            return tiles
         taken = 0
         while taken < len(pcm):
             if not self.filled and len(pcm) - taken >= self._size:
@@ -112,25 +139,22 @@ class Tiler:
         return tile
 
 
-MODEL_RATE_HZ = 16_000
 MARGIN_S = 0.12
 """Audio fed before the first wanted sample: longer than the filter at any rate. Source: 104 ms at 8 kHz, less at all
 others, measured with soxr 1.1; checked by tests/server/audio/test_pcm_replay.py."""
-BLOCKS = {8_000: 830, 12_000: 2_490, 24_000: 2_202, 32_000: 1_660, 48_000: 4_404}
-"""Period of soxr's output phase in input samples, by rate. Source: measured as above. At other rates fewer than one
-sample in 200 differs, by one unit of 32,768."""
 
 
 def primed_start(pushed: int, rate: int, model_rate: int) -> tuple[int, int]:
     """Return the input sample from which to feed a fresh resampler, and how many samples of its output to discard.
 
-    The output then continues after `pushed` model-rate samples. Both results count from the resampler's last reset.
+    The output then continues after `pushed` model-rate samples. Both results count from the resampler's last reset. At
+    rates whose phase in soxr's blocks returns after more than a second, one sample in 200 may differ, by a unit.
     """
     if rate == model_rate:
         return pushed, 0
     shared = gcd(rate, model_rate)
     unit, units_out = rate // shared, model_rate // shared  # input samples, and output samples for them
-    block = BLOCKS.get(rate, unit) if model_rate == MODEL_RATE_HZ else unit
+    block = aligned if (aligned := lcm(block_ends(rate, model_rate)[1], unit)) < rate else unit
     latest = pushed * unit // units_out - round(MARGIN_S * rate)
     start = max(0, latest // block * block)
     return start, pushed - start * units_out // unit

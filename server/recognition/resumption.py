@@ -49,13 +49,13 @@ class Resumption:
     @property
     def waits(self) -> bool:
         """Whether steps wait for a decision about rest; until then `mark` cannot be called."""
-        return any(rest.waits for rest in self.rests)
+        return any(rest.waiting for rest in self.rests)
 
     def mark(self) -> None:
         """Save the input side after all steps so far; a `StateSaved` has the engine's state of each channel."""
         phrases, allowance = self._keyterms.saved()
         assert not self.waits, "a state is saved between two steps"
-        kept = [rest.kept_steps for rest in self.rests] or [0] * len(self._cutters)
+        kept = [len(rest.last) for rest in self.rests] or [0] * len(self._cutters)
         cutters = tuple(cutter.saved(steps) for cutter, steps in zip(self._cutters, kept, strict=True))
         steps = tuple(channel.settings.bias_steps for channel in self._channels)
         digest = None

@@ -121,6 +121,7 @@ class StepCutter:
         self._sample_rate = sample_rate
         self._config = config
         self._resampler = Resampler(sample_rate, config.sample_rate) if sample_rate != config.sample_rate else None
+        self.period = 1 << 31 if self._resampler else config.step_samples  # of `samples_to_step`; long: not known
         self._margin = round(margin_s * sample_rate) if self._resampler else 0
         self._steps = Tiler(config.step_samples)
         self._complete: deque[tuple[PCM, float]] = deque()  # steps to return, and when they were complete
@@ -205,9 +206,11 @@ class StepCutter:
 
     @property
     def samples_to_step(self) -> int:
-        """Samples that complete a step. 0 if that is not known: resampled audio, or audio that starts with a lead."""
-        starts = self._lead is not None and not (self._pushed or self._steps.filled)
-        return 0 if starts or self._resampler is not None else self.step_samples - self._steps.filled
+        """Samples that complete a step, at least. 0 if that is not known: audio that starts with a lead."""
+        if self._lead is not None and not (self._pushed or self._steps.filled):
+            return 0
+        samples = self.step_samples - self._steps.filled
+        return samples if self._resampler is None else self._resampler.samples_until(samples)
 
     def cut(self, pcm: PCM, now: float) -> list[Work]:
         """Take (S,) int16 at the client's rate; return the work it completes."""
@@ -238,9 +241,10 @@ class StepCutter:
             self._end_replay()
         samples = max(0, self._pushed + self._steps.filled - self._lead_samples)
         end_sample = self._base_sample + samples
+        tiles: list[PCM] = []
         if self._steps.filled:
             work += self._windows_of(self._steps.rest)
-        tiles = [self._steps.pad()] if self._steps.filled else []
+            tiles.append(self._steps.pad())
         tiles += self._silence(self._silent_steps(samples, self._pushed) - len(tiles))
         end_s = self.received_s
         for number, tile in enumerate(tiles, start=1):
@@ -269,15 +273,10 @@ class StepCutter:
         assert isinstance(tag, StepTag), "windows of voice activity are not flushed"
         samples = tag.end_sample - self._base_sample
         tiles = self._silence(self._silent_steps(samples, samples + self._lead_samples))
-        last = len(tiles) - 1
+        markers = [Marker.FLUSH] * (len(tiles) - 1) + [Marker.CLOSE]
         return tuple([
-            Work(
-                self._channel,
-                tile,
-                StepTag(tag.end_sample, tag.end_s, Marker.CLOSE if number == last else Marker.FLUSH, tag.arrived_s),
-                prompt=step.prompt,
-            )
-            for number, tile in enumerate(tiles)
+            Work(self._channel, tile, StepTag(tag.end_sample, tag.end_s, marker, tag.arrived_s), prompt=step.prompt)
+            for tile, marker in zip(tiles, markers, strict=True)
         ])  # fmt: skip
 
     def _silent_steps(self, samples: int, pushed: int) -> int:
@@ -357,7 +356,7 @@ class AudioInput:
     def __init__(self, cutters: tuple[StepCutter, ...], *, multichannel: bool, waits: bool) -> None:
         """`waits`: whether samples that complete no step may wait at the sender."""
         self.cutters = cutters
-        self.step_samples = cutters[0].step_samples
+        self.period = cutters[0].period  # after this many samples, `samples_to_step` is as before
         self._multichannel, self._waits = multichannel, waits
 
     def cut(self, samples: PCM, now: float, channel: int | None) -> list[Work]:
@@ -365,8 +364,7 @@ class AudioInput:
         if channel is not None:
             return self.cutters[channel].cut(samples[:, 0], now)
         if not self._multichannel:
-            mono = samples[:, 0] if samples.shape[1] == 1 else downmix(samples)  # (S,)
-            return self.cutters[0].cut(mono, now)
+            return self.cutters[0].cut(downmix(samples), now)
         alone = [np.ascontiguousarray(samples[:, i]) for i in range(len(self.cutters))]  # (S,): contiguous in a step
         return [piece for cutter, pcm in zip(self.cutters, alone, strict=True) for piece in cutter.cut(pcm, now)]
 

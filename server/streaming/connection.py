@@ -281,7 +281,7 @@ class Connection(ABC):
             if samples is not None:
                 self.on_samples(samples, arrived_s)
                 audio = self._session.audio
-                if not self._short.room or len(samples) % audio.step_samples:  # else the room is as before
+                if not self._short.room or len(samples) % audio.period:  # else the room is as before
                     self._short.make_room(audio.samples_to_step, self._decode_queue.frame_bytes)
 
     @property

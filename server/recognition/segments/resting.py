@@ -64,7 +64,7 @@ class Rests:
     def due(self, channel: int, answer: Answer) -> list[Event]:
         """Decide about the steps that waited for a result; return the events of those that rest."""
         rest = self.channels[channel]
-        return self._divide(channel, rest.due(), self.unsent_work, answer) if rest.waits else []
+        return self._divide(channel, rest.due(), self.unsent_work, answer) if rest.waiting else []
 
     def _divide(
         self, channel: int, steps: Iterable[Work | StepTag], computed: list[Work], answer: Answer
@@ -89,46 +89,26 @@ class Rest:
         flush_s = (config.flush_steps + 1) * self._step_s  # after that all words are known
         self._after_s = max(after_s, flush_s) - ROUNDING
         replay_steps = math.ceil(REPLAY_S / self._step_s - ROUNDING)
-        self._last: deque[PCM] = deque(maxlen=replay_steps)  # steps of this rest
+        self.last: deque[PCM] = deque(maxlen=replay_steps)  # steps of this rest; after a restore the cutter fills it
         self._windows: list[Work] = []  # of the voice-activity model, for the next step
-        self._waiting: deque[tuple[Work, list[Work], bool]] = (
-            deque()
-        )  # steps, their windows, whether it is silent there
+        self.waiting: deque[tuple[Work, list[Work], bool]] = deque()
+        """Steps that wait for a decision, their windows, and whether it is silent there."""
         self._since_fork = AFTER_FORK
-        self._end = LevelMeter(config)  # of the audio after the last whole step
+        self._end = LevelMeter(config)  # of a step of a flush, which begins with the audio after the last whole step
         self.resting = False
         self.marks = 0  # snapshots that were requested and lack this channel
         channel.rests = True
 
-    @property
-    def waits(self) -> bool:
-        """Whether steps wait for a decision."""
-        return bool(self._waiting)
-
-    @property
-    def kept_steps(self) -> int:
-        """Number of steps before a snapshot that its stream cuts again: those that the end of a rest replays."""
-        return len(self._last)
-
-    @property
-    def last(self) -> deque[PCM]:
-        """The last steps before this moment, which the cutter fills after a restore."""
-        return self._last
-
     def restore(self, resting: bool) -> None:
         """Continue from a snapshot."""
-        self.resting = resting
-        if resting:
-            self._channel.segment.resting = True
+        self.resting = self._channel.segment.resting = resting
 
     def skips(self, step: Work, tag: StepTag, silence_s: float) -> bool:
         """Take a step in the middle of a rest, as nearly all are: it is answered now, and changes nothing else."""
-        if not self.resting or silence_s < self._after_s or tag.marker is not Marker.AUDIO:
-            return False
-        if step.forks or self.marks or self._waiting or self._windows:
-            return False
-        self._last.append(step.pcm)
-        return True
+        skips = self.resting and silence_s >= self._after_s and tag.marker is Marker.AUDIO
+        if skips := skips and not (step.forks or self.marks or self.waiting or self._windows):
+            self.last.append(step.pcm)
+        return skips
 
     def take(self, piece: Work, silence_s: float) -> Iterator[Work | StepTag]:
         """Take a step and the silence after it, or a window of the next step; as `due`."""
@@ -137,10 +117,11 @@ class Rest:
             return
         silent = silence_s >= self._after_s and not piece.forks
         if silent and piece.tag.marker is not Marker.AUDIO:
-            silent = self._ends_silently(piece.pcm)
+            self._end.restore(self._channel.meter.saved())
+            silent = self._end.push(piece.pcm) >= self._after_s
         windows, self._windows = self._windows, []
-        if self._waiting or self.resting or (silent and piece.tag.marker is Marker.AUDIO):
-            self._waiting.append((piece, windows, silent))
+        if self.waiting or self.resting or (silent and piece.tag.marker is Marker.AUDIO):
+            self.waiting.append((piece, windows, silent))
             yield from self.due()
         else:
             yield from self._computed(piece, windows)
@@ -150,14 +131,14 @@ class Rest:
 
         The caller answers it before it asks for the next.
         """
-        channel, waiting = self._channel, self._waiting
+        channel, waiting = self._channel, self.waiting
         while waiting:
             step, windows, silent = waiting[0]
             tag = step.tag
             assert isinstance(tag, StepTag), "windows are kept with their step"
             if (self.resting or silent) and self.marks:
                 return
-            if silent and not self.resting and self._may_begin(tag):
+            if silent and not self.resting and tag.marker is Marker.AUDIO and self._since_fork >= AFTER_FORK:
                 settings = channel.settings
                 if settings.steps_sent - len(waiting) > settings.steps_answered:
                     return
@@ -172,14 +153,6 @@ class Rest:
                     yield from self._wake(step, tag)
                 yield from self._computed(step, windows)
 
-    def _ends_silently(self, step: PCM) -> bool:
-        """Whether a step of a flush, which begins with the audio after the last whole step, is silent."""
-        self._end.restore(self._channel.meter.saved())
-        return self._end.push(step) >= self._after_s
-
-    def _may_begin(self, tag: StepTag) -> bool:
-        return tag.marker is Marker.AUDIO and self._since_fork >= AFTER_FORK
-
     def _computed(self, step: Work, windows: list[Work]) -> Iterator[Work]:
         self._channel.segment.computes(step.pcm)
         self._since_fork = 0 if step.forks else self._since_fork + 1
@@ -192,18 +165,18 @@ class Rest:
             assert window.tag.model is Auxiliary.VAD, "streams with speakers do not rest"
             self._channel.followed[Auxiliary.VAD].take(window.tag, np.zeros(window.tag.windows, np.float32))
         if tag.marker is Marker.AUDIO:
-            self._last.append(step.pcm)
+            self.last.append(step.pcm)
         yield tag
         if tag.marker in (Marker.FINALIZE, Marker.CLOSE):
             self.resting = self._channel.segment.resting = False
-            self._last.clear()
+            self.last.clear()
 
     def _wake(self, step: Work, tag: StepTag) -> Iterator[Work]:
         channel = self._channel
-        channel.segment.wake(len(self._last) * self._step_s)
+        channel.segment.wake(len(self.last) * self._step_s)
         self.resting = False
         before = StepTag(tag.end_sample - self._step_samples, channel.segment.cursor_s, Marker.REPLAY, tag.arrived_s)
-        for pcm in self._last:
+        for pcm in self.last:
             channel.segment.computes(pcm)
             yield Work(step.channel, pcm, before, prompt=step.prompt)
-        self._last.clear()
+        self.last.clear()
