@@ -71,10 +71,11 @@ def audio_form(encoding: str | None, sample_rate: int | None, channels: int = 1)
 
 @dataclass(slots=True)
 class Losses:
-    """Repaired losses of a stream: packets concealed, and places where bytes were missing."""
+    """What a stream lost: packets concealed, places where bytes were missing, and further audio tracks."""
 
     concealed: int = 0
     resyncs: int = 0
+    other_tracks: int = 0  # with audio, after the one that is decoded
 
     def warnings(self) -> list[str]:
         """Return the losses as `kind: sentence`."""
@@ -83,12 +84,17 @@ class Losses:
             found.append(f"damaged: {self.concealed} packets could not be decoded and were concealed")
         if self.resyncs:
             found.append(f"damaged: bytes are missing or wrong in {self.resyncs} places")
+        if self.other_tracks:
+            found.append(
+                f"skipped: the first of {self.other_tracks + 1} audio tracks is recognized, the others are not"
+            )
         return found
 
 
 SUFFIXES = (
     *("wav", "flac", "ogg", "oga", "opus", "mp3", "webm", "mka", "mkv", "m4a", "mp4"),
-    *("mov", "aac", "3gp", "amr", "aif", "aiff", "w64", "rf64"),
+    *("mov", "aac", "3gp", "amr", "aif", "aiff", "w64", "rf64", "caf", "au", "voc", "sph"),
+    *("mpga", "weba", "m4b", "qta", "aifc"),
 )  # of files with recordings
 MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1a\x45\xdf\xa3", "matroska"),  # webm too

@@ -125,6 +125,7 @@ class Demuxer(ABC):
     """Demuxer of one container format; its iterators must be exhausted before more is fed."""
 
     resyncs = 0  # places where bytes were lost and reading resumed
+    other_tracks = 0  # with audio, which are skipped
     announced_s = 0.0  # length by the headers so far, 0 if they have none
 
     @abstractmethod

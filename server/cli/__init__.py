@@ -5,15 +5,17 @@ Heavy imports are inside the commands, so that `tutti --help` and the clients ne
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from importlib.metadata import entry_points, version
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from server.cli.errors import OneLineErrors, refuse
+from server.cli.errors import EXIT_FAILED, OneLineErrors, complain, refuse
 from server.cli.evaluate import evaluate
 from server.cli.keys import keys as keys_commands
 from server.cli.loadtest import ceiling, demo, loadtest
@@ -78,27 +80,38 @@ for _name in () if _others else LAB:
 
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE, as shells report it."""
+UNWRITTEN = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main() -> None:
     """Run the command line. Exits without an error message if the output pipe is closed, for example by `head`."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller, as some schedulers do
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and name != "stdin":
             stream.reconfigure(errors="backslashreplace")  # for terminals limited to ASCII
     try:
         try:
             app()
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
-        _end_silently()
-    except BaseExceptionGroup as group:
-        if group.split(BrokenPipeError)[1] is not None:
+    except (OSError, BaseExceptionGroup) as error:
+        if BaseExceptionGroup("", [error]).split(_is_unwritten)[1] is not None:
             raise
-        _end_silently()
+        _end_unwritten(error)
 
 
-def _end_silently() -> None:
+def _is_unwritten(error: BaseException) -> bool:
+    """Whether output could not be written: its reader has gone, or its disk is full."""
+    return isinstance(error, OSError) and error.errno in UNWRITTEN
+
+
+def _end_unwritten(error: OSError | BaseExceptionGroup[Any]) -> None:
     """Exit and drop buffered output: the interpreter would otherwise report a second error when it flushes."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(EXIT_BROKEN_PIPE)
+    if error.errno != errno.EPIPE:
+        complain(f"output: {error.strerror}")
+    raise SystemExit(EXIT_BROKEN_PIPE if error.errno == errno.EPIPE else EXIT_FAILED)

@@ -298,7 +298,7 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
 
     from server.settings import Settings
 
-    unset: tuple[Any, ...] = (None, [], ())  # the last two: a list option without items
+    unset: tuple[Any, ...] = (None, [], ())  # () is typer's empty list
     given = {name: value for name, value in options.items() if value not in unset}
     try:
         return Settings(**given)

@@ -145,7 +145,7 @@ def transcribe(
     if as_json and output_format not in (None, OutputFormat.JSON):
         refuse(f"--format {output_format}: cannot be combined with --json")
     from server.audio.pcm import MAX_CHANNELS
-    from server.tools.recordings import STDIN, BadInput, RecordingReader, recordings_of
+    from server.tools.recordings import BadInput, RecordingReader, piped_bodies, recordings_of
     from tutti_asr_client.files.transcribe import run
 
     names = _channel_names(channel_names, multichannel=multichannel)
@@ -160,8 +160,9 @@ def transcribe(
         refuse("--speakers: cannot be combined with --multichannel, which names channels")
     options["diarize"] = speakers
     shared: dict[str, Any] = {"realtime": realtime, "concurrency": concurrency}
-    piped = sys.stdin.buffer.read() if STDIN in recordings else None
-    shared["read"] = RecordingReader(complain, piped, form=form, multichannel=multichannel, names=names)
+    shared["read"] = RecordingReader(
+        complain, piped_bodies(recordings), form=form, multichannel=multichannel, names=names
+    )
     # A slot is freed only after its recording's last batch.
     slots = {"max_batch": concurrency, "max_streams": 2 * concurrency * (MAX_CHANNELS if multichannel else 1)}
     _exit_after(lambda opened: run(recordings, opened, display, **shared), context, options, slots)

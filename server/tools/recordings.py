@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +32,25 @@ def recordings_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def _recordings(path: Path) -> Iterator[Path]:
-    if path == STDIN or path.is_file():
+    if path == STDIN or path.is_file() or path.is_fifo():
         yield path
     elif path.is_dir():
-        found = sorted(
-            file for file in path.rglob("*") if file.suffix.lower().removeprefix(".") in SUFFIXES and file.is_file()
-        )
+        named = (file for file in path.rglob("*") if file.suffix.lower().removeprefix(".") in SUFFIXES)
+        found = sorted(file for file in named if not file.is_dir())  # reading a broken link says what is wrong
         if not found:
             raise BadInput(f"{path}: no recording in this folder; expected {', '.join(SUFFIXES)}")
         yield from found
     else:
         raise BadInput(f"{path}: no such file or folder")
+
+
+def piped_bodies(paths: Sequence[Path]) -> dict[Path, bytes]:
+    """Read standard input and pipes, such as a shell's `<(…)`: an interruption would not end a read in a thread."""
+    return {
+        path: sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
+        for path in paths
+        if path == STDIN or path.is_fifo()
+    }
 
 
 class RecordingReader:
@@ -50,7 +59,7 @@ class RecordingReader:
     def __init__(
         self,
         warn: Callable[[str], None],
-        piped: bytes | None = None,
+        piped: Mapping[Path, bytes] = MappingProxyType({}),
         *,
         form: AudioForm = CONTAINER,
         multichannel: bool = False,
@@ -58,8 +67,8 @@ class RecordingReader:
     ) -> None:
         """`warn` is called with each warning about damaged or incomplete audio.
 
-        `piped` is what came from standard input, for callers in a thread: an interruption does not end a read there.
-        `form`: of files without a header. `names`: of the channels; a file with another number of them is refused.
+        `piped`: what `piped_bodies` has read, for callers in a thread. `form`: of files without a header. `names`: of
+        the channels; a file with another number of them is refused.
         """
         self._warn = warn
         self._piped = piped
@@ -86,6 +95,5 @@ class RecordingReader:
         return np.concatenate(blocks)
 
     def _body(self, path: Path) -> bytes:
-        if path != STDIN:
-            return path.read_bytes()
-        return sys.stdin.buffer.read() if self._piped is None else self._piped
+        piped = self._piped if path in self._piped else piped_bodies([path])
+        return piped[path] if path in piped else path.read_bytes()

@@ -292,6 +292,7 @@ def test_wrong_usage_is_one_line_that_names_it(arguments: list[str], named: str)
     [
         (["serve"], "TUTTI_PORT", "70000"),
         (["doctor"], "TUTTI_MAX_STREAMS", "many"),
+        (["serve"], "TUTTI_MAX_STREAMS", "9" * 20),
         (["doctor"], "TUTTI_MODEL", "en=a,b"),
         (["transcribe", RECORDING], "TUTTI_LATENCY_BUDGET_MS", "inf"),
         (["evaluate", *MANIFEST], "TUTTI_BEAMS", "0"),

@@ -106,9 +106,19 @@ def test_output_formats_and_files(server: list[str], tmp_path: Path) -> None:
     assert json.loads((folder / "a.json").read_text().splitlines()[-1])["type"] == "file"
 
 
-def test_standard_input_is_a_recording(server: list[str], tmp_path: Path) -> None:
-    done = process("-", *server, input=say(tmp_path / "a.wav", "hello").read_bytes())
+@pytest.mark.parametrize("pipe", ["-", "/dev/stdin"])
+def test_a_pipe_is_a_recording(server: list[str], tmp_path: Path, pipe: str) -> None:
+    done = process(pipe, *server, input=say(tmp_path / "a.wav", "hello").read_bytes())
     assert (done.returncode, done.stdout) == (0, b"hello\n")
+
+
+def test_every_recording_of_a_folder_is_read_or_named(server: list[str], tmp_path: Path) -> None:
+    folder = say(tmp_path / "in" / "a.wav", "one").parent
+    (folder / "b.CAF").write_bytes(container("caf", "pcm_s16le", spell("two")[:, None], 16_000))
+    (folder / "c.wav").symlink_to("none.wav")
+    result = transcribe(folder, *server)
+    assert (result.exit_code, printed(result)) == (1, "one\ntwo\n")
+    assert f"{folder / 'c.wav'}: No such file" in result.stderr
 
 
 def test_an_interruption_ends_the_reading_of_standard_input(server: list[str]) -> None:
@@ -191,6 +201,23 @@ def test_an_output_that_cannot_be_written_is_reported_in_one_line(server: list[s
         done = transcribe(path, *server, "--out", folder, "--format", form)
         assert (done.exit_code, type(done.exception)) == (1, SystemExit)
         assert "Is a directory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "problem"),
+    [
+        ("<&-", b"tutti: -: the recording is empty\n"),
+        (">&-", b"tutti: -: the recording is empty\n"),
+        (">/dev/full", b"tutti: output: No space left on device\n"),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full(
+    server: list[str], tmp_path: Path, redirection: str, problem: bytes
+) -> None:
+    path = say(tmp_path / "a.wav", "x") if "full" in redirection else "-"
+    words = ["sh", "-c", f'"$@" {redirection}', "sh", sys.executable, "-m", "server.cli", "transcribe", path, *server]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, problem)
 
 
 def test_hosts_without_an_address_are_unreachable(tmp_path: Path) -> None:

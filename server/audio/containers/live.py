@@ -132,7 +132,8 @@ class ContainerDecoder:
     @property
     def losses(self) -> Losses:
         """Losses repaired so far."""
-        self._losses.resyncs = 0 if self._demuxer is None else self._demuxer.resyncs
+        if self._demuxer is not None:
+            self._losses.resyncs, self._losses.other_tracks = self._demuxer.resyncs, self._demuxer.other_tracks
         return self._losses
 
     @property

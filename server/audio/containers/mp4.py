@@ -87,7 +87,7 @@ class Mp4Demuxer(Demuxer):
     def _index(self, name: bytes, offset: int, body: bytes) -> Iterator[Item]:
         self._non_audio.part(len(body))
         if name == b"moov":
-            self._track, tables = audio_track(body)
+            self._track, tables, self.other_tracks = audio_track(body)
             self._samples = deque(self._placed(whole_file(tables, self._track)))
             self._time = 0
             yield self._track.track

@@ -68,37 +68,39 @@ def boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         at += size
 
 
-def audio_track(moov: bytes) -> tuple[AudioTrack, Boxes]:
-    """Return the first audio track and its sample tables. Raises: NotTaken, Undecodable."""
+def audio_track(moov: bytes) -> tuple[AudioTrack, Boxes, int]:
+    """Return the first audio track, its sample tables, and the number of others. Raises: NotTaken, Undecodable."""
     extends = dict(_extends(moov))
-    for name, trak in boxes(moov):
-        if name != b"trak":
-            continue
-        fields = dict(boxes(trak))
-        media = dict(boxes(fields.get(b"mdia", b"")))
-        if media.get(b"hdlr", b"")[8:12] != b"soun":
-            continue
-        tables = dict(boxes(dict(boxes(media.get(b"minf", b""))).get(b"stbl", b"")))
-        try:
-            timescale = _timescale(media[b"mdhd"])
-            number = _track_number(fields[b"tkhd"])
-            track = _described(tables[b"stsd"])
-            edits = _edits(dict(boxes(fields.get(b"edts", b""))).get(b"elst", b""))
-            movie_timescale = _timescale(dict(boxes(moov))[b"mvhd"]) if edits else 1
-        except (KeyError, IndexError, struct.error) as error:
-            raise Undecodable("the MP4 header is damaged") from error
-        begin, length_s = edits[0][1] if edits else 0, math.inf
-        if edits and not extends:  # the edit of a fragmented file has the length of what was there when it was written
-            if len(edits) > 1:
-                raise NotTaken(f"MP4 cut to {len(edits)} parts (edit list) is not supported live; send one part")
-            length_s = edits[0][0] / movie_timescale or math.inf
-        track = replace(
-            track,
-            skip=max(0, begin * track.rate // timescale - round(track.delay_s * track.rate)),
-            length=None if length_s == math.inf else round(length_s * track.rate),
-        )
-        return AudioTrack(number, timescale, track, *extends.get(number, (0, 0)), begin + length_s * timescale), tables
-    raise NotTaken("the MP4 stream has no audio track")
+    tracks = [dict(boxes(trak)) for name, trak in boxes(moov) if name == b"trak"]
+    audio = [(fields, media) for fields in tracks if (media := _media(fields)).get(b"hdlr", b"")[8:12] == b"soun"]
+    if not audio:
+        raise NotTaken("the MP4 stream has no audio track")
+    fields, media = audio[0]
+    tables = dict(boxes(dict(boxes(media.get(b"minf", b""))).get(b"stbl", b"")))
+    try:
+        timescale = _timescale(media[b"mdhd"])
+        number = _track_number(fields[b"tkhd"])
+        track = _described(tables[b"stsd"])
+        edits = _edits(dict(boxes(fields.get(b"edts", b""))).get(b"elst", b""))
+        movie_timescale = _timescale(dict(boxes(moov))[b"mvhd"]) if edits else 1
+    except (KeyError, IndexError, struct.error) as error:
+        raise Undecodable("the MP4 header is damaged") from error
+    begin, length_s = edits[0][1] if edits else 0, math.inf
+    if edits and not extends:  # the edit of a fragmented file has the length of what was there when it was written
+        if len(edits) > 1:
+            raise NotTaken(f"MP4 cut to {len(edits)} parts (edit list) is not supported live; send one part")
+        length_s = edits[0][0] / movie_timescale or math.inf
+    track = replace(
+        track,
+        skip=max(0, begin * track.rate // timescale - round(track.delay_s * track.rate)),
+        length=None if length_s == math.inf else round(length_s * track.rate),
+    )
+    first = AudioTrack(number, timescale, track, *extends.get(number, (0, 0)), begin + length_s * timescale)
+    return first, tables, len(audio) - 1
+
+
+def _media(fields: Boxes) -> Boxes:
+    return dict(boxes(fields.get(b"mdia", b"")))
 
 
 def _extends(moov: bytes) -> Iterator[tuple[int, tuple[int, int]]]:

@@ -130,6 +130,8 @@ class OggDemuxer(Demuxer):
                 self._track = headers.first(page.body)
                 if self._track is not None:
                     yield self._track
+            elif headers is not None:
+                self.other_tracks += 1
             return
         if self._serial is None:
             raise NotTaken("the Ogg stream has no Opus, Vorbis or FLAC audio")

@@ -247,6 +247,8 @@ def wav_track(body: bytes) -> Track:
             raise Undecodable("the WAV header is damaged")
         (tag,) = struct.unpack_from("<H", body, SUBFORMAT_AT)
     stored = 8 * (frame_bytes // channels) if channels and bits % 8 else bits  # 12 or 20 bits use whole bytes
+    if bits == 24 and frame_bytes == 4 * channels:
+        stored = 32
     codec = CODECS.get((tag, stored))
     if codec is None:
         raise NotTaken(f"WAV format {tag} with {bits} bits is not supported live; send PCM, float, mu-law or A-law")

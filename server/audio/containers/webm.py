@@ -16,7 +16,7 @@ from server.audio.containers.webm_elements import (
     BadElement,
     element_head,
     elements,
-    entry_of_audio,
+    entries_of_audio,
     sint,
     track_of,
     uint,
@@ -234,8 +234,9 @@ class WebmDemuxer(Demuxer):
     def _element(self, element: int, body: bytes) -> Iterator[Item]:
         if element == TRACKS:
             self._non_audio.part(len(body))
-            fields = entry_of_audio(body)
-            self._number, track = track_of(fields)
+            entries = entries_of_audio(body)
+            self.other_tracks = len(entries) - 1
+            self._number, track = track_of(entries[0])
             self._max_packet_bytes = MAX_PACKET_BYTES if track.codec is PacketCodec.OPUS else MAX_BLOCK_BYTES
             self._cluster_time = 0
             yield track

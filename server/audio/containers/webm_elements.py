@@ -39,12 +39,11 @@ class BadElement(Exception):
     """Bytes that are not the start of an element."""
 
 
-def entry_of_audio(tracks: bytes) -> Fields:
-    """Return the track entry of the first audio track. Raises: NotTaken, Undecodable."""
-    for element, entry in elements(tracks):
-        fields = dict(elements(entry)) if element == TRACK_ENTRY else {}
-        if uint(fields.get(TRACK_TYPE, b"")) == AUDIO_TRACK:
-            return fields
+def entries_of_audio(tracks: bytes) -> list[Fields]:
+    """Return the entries of the audio tracks, at least one. Raises: NotTaken, Undecodable."""
+    entries = [dict(elements(entry)) for element, entry in elements(tracks) if element == TRACK_ENTRY]
+    if audio := [fields for fields in entries if uint(fields.get(TRACK_TYPE, b"")) == AUDIO_TRACK]:
+        return audio
     raise NotTaken("the WebM stream has no audio track")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator
+from typing import Literal
 
 import av
 import numpy as np
@@ -16,6 +17,7 @@ from av.audio.frame import AudioFrame
 
 from server.audio.containers.wav import EXTENSIBLE, EXTENSIBLE_BYTES, FORMAT_BYTES, SUBFORMAT_AT, padding
 from server.audio.ffmpeg_codec import FrameReader
+from server.audio.formats import Losses
 from server.audio.pcm import BLOCK_S, PCM
 from server.errors import BadAudio, NotTaken
 
@@ -32,6 +34,7 @@ NEEDED = frozenset((b"fmt ", b"fact", b"ds64"))  # chunks of a WAV without its s
 FORM_BYTES, HEAD_BYTES, NAME_BYTES, TAG_HEAD_BYTES = 12, 8, 4, 10
 PLAIN_TAGS = (1, 3, 6, 7)  # integers, floats, A-law, mu-law
 MAX_NEEDED_BYTES = 2**16
+MAX_CHUNKS, OPEN = 4_096, 2**62  # of AIFF and W64; sizes from which they are placeholders
 MAX_EMPTY_PACKETS = 10_000  # in a row that decode to no samples
 
 
@@ -66,7 +69,8 @@ class AvSource:
         self.rate: int = self._stream.codec_context.sample_rate
         self.channels: int = self._stream.codec_context.channels
         self.stated_s = self._stated_s(len(body))
-        self.part, self.warnings = 0, list[str]()
+        self.part = 0
+        self.warnings = Losses(other_tracks=len(self._container.streams.audio) - 1).warnings()
         self._frames, self._reader = self._decode(), FrameReader()
 
     def read(self) -> PCM:
@@ -121,7 +125,7 @@ class AvSource:
         if failed is not None:
             if not has_audio:
                 raise BadAudio("the recording is damaged") from failed
-            if not self.warnings:
+            if not any(warning.startswith("truncated") for warning in self.warnings):
                 self.warnings.append("truncated: the recording ends inside its audio")
 
 
@@ -132,7 +136,7 @@ def _open_nothing(url: str, flags: int, options: dict[str, str]) -> None:
 
 
 def without_metadata(body: bytes) -> bytes:
-    """Return a WAV, also one after ID3 tags, with format and samples alone, little-endian; any other body unchanged.
+    """Return a WAV, also one after ID3 tags, with format and samples alone, little-endian; others by `_with_sizes`.
 
     FFmpeg allocates the size that a LIST chunk announces: 132 bytes took 832 MiB (measured). It reads big-endian
     samples (RIFX, which sox -B writes) in the wrong order.
@@ -141,7 +145,7 @@ def without_metadata(body: bytes) -> bytes:
     magic = body[begin : begin + NAME_BYTES]
     order = ORDERS.get(magic)
     if order is None or body[begin + HEAD_BYTES : begin + FORM_BYTES] != b"WAVE":
-        return body
+        return _with_sizes(body)
     parts, at, form = [body[begin : begin + FORM_BYTES]], begin + FORM_BYTES, b""
     while at + HEAD_BYTES <= len(body):
         name = body[at : at + NAME_BYTES]
@@ -174,6 +178,36 @@ def _little_endian(form: bytes, samples: bytes) -> bytes | None:
     turned = np.frombuffer(samples[: len(samples) // width * width], np.uint8).reshape(-1, width)[:, ::-1].tobytes()
     head = b"WAVEfmt " + struct.pack("<IHHIIHH", FORMAT_BYTES, tag, *fields) + b"data" + struct.pack("<I", len(turned))
     return b"RIFF" + struct.pack("<I", len(head) + len(turned)) + head + turned
+
+
+def _with_sizes(body: bytes) -> bytes:
+    """Return AIFF and W64 with the sizes that their writer left open, as FFmpeg does in a pipe; others unchanged."""
+    if body.startswith(b"FORM"):
+        order: Literal["big", "little"] = "big"
+        name, name_bytes, width, counted, least, at = b"SSND", NAME_BYTES, 4, 0, 8, FORM_BYTES
+    elif body.startswith(b"riff"):
+        order = "little"
+        name, name_bytes, width, counted, least, at = b"data", 16, 8, 24, 24, 40
+    else:
+        return body
+    sized, head_bytes = bytearray(body), name_bytes + width
+    begins, is_open = [0] if at <= len(body) else [], False  # of chunks whose size may be open
+    for _ in range(MAX_CHUNKS):
+        if at + head_bytes > len(body):
+            break
+        if body.startswith(name, at):
+            begins.append(at)
+            break
+        size = int.from_bytes(body[at + name_bytes : at + head_bytes], order)
+        at += max(size + head_bytes - counted, head_bytes)
+        at += at % 2 if order == "big" else -at % 8
+    for at in begins:
+        size = int.from_bytes(body[at + name_bytes : at + head_bytes], order)
+        if size < least or size >= OPEN or (size == least and is_open):
+            is_open = True
+            size = min(len(body) - at - head_bytes + counted, 256**width - 1)
+            sized[at + name_bytes : at + head_bytes] = size.to_bytes(width, order)
+    return bytes(sized)
 
 
 def _after_tags(body: bytes) -> int:

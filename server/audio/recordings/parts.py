@@ -69,7 +69,8 @@ def _aiff_end(body: bytes) -> int:
 
 
 def _w64_end(body: bytes) -> int:
-    return int.from_bytes(body[16:W64_HEAD_BYTES], "little")
+    size = int.from_bytes(body[16:W64_HEAD_BYTES], "little")
+    return 0 if size >= 1 << 62 else size
 
 
 def _wav_end(body: bytes) -> int:

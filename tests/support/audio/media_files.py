@@ -40,21 +40,39 @@ def speech(rate: int = 16_000, channels: int = 1) -> np.ndarray:
     return np.clip(np.rint(wanted * 32_768), -32_768, 32_767).astype(np.int16)
 
 
+class Pipe(io.BytesIO):
+    """A file whose writer cannot go back to its header."""
+
+    def seekable(self) -> bool:
+        return False
+
+
 def container(
-    kind: str, codec: str, pcm: np.ndarray, rate: int, *, options: dict[str, str] | None = None, **context: object
+    kind: str,
+    codec: str,
+    pcm: np.ndarray,
+    rate: int,
+    *,
+    options: dict[str, str] | None = None,
+    file: io.BytesIO | None = None,
+    tracks: int = 1,
+    **context: object,
 ) -> bytes:
-    """Return samples, (S, C) int16, as a file."""
-    file = io.BytesIO()
-    channels = pcm.shape[1]
+    """Return samples, (S, C) int16, as a file; of several tracks those after the first are silent."""
+    file = file or io.BytesIO()
+    layout = LAYOUTS[pcm.shape[1]]
     with av.open(file, "w", format=kind, options=options or {}) as output:
-        stream = output.add_stream(codec, rate=rate)
-        stream.codec_context.layout = LAYOUTS[channels]
-        for name, value in context.items():
-            setattr(stream.codec_context, name, value)
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm).reshape(1, -1), "s16", LAYOUTS[channels])
-        frame.sample_rate, frame.pts = rate, 0
-        for packet in itertools.chain(stream.encode(frame), stream.encode(None)):
-            output.mux(packet)
+        streams = [output.add_stream(codec, rate=rate) for _ in range(tracks)]
+        for stream in streams:
+            stream.codec_context.layout = layout
+            for name, value in context.items():
+                setattr(stream.codec_context, name, value)
+        for stream in streams:
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm).reshape(1, -1), "s16", layout)
+            frame.sample_rate, frame.pts = rate, 0
+            for packet in itertools.chain(stream.encode(frame), stream.encode(None)):
+                output.mux(packet)
+            pcm = np.zeros_like(pcm)
     return file.getvalue()
 
 

@@ -15,7 +15,19 @@ from server.audio.formats import AudioForm, Encoding, audio_form
 from server.audio.raw import mulaw_table
 from server.audio.recordings.recording import Recording
 from server.errors import BadAudio, BadParameter, TooLarge
-from tests.support.audio.media_files import ANY, av, container, decoded, opus_packets, sound_file, speech, uploaded
+from tests.support.audio.media_files import (
+    ANY,
+    FRAGMENTS,
+    Pipe,
+    av,
+    container,
+    decoded,
+    likeness,
+    opus_packets,
+    sound_file,
+    speech,
+    uploaded,
+)
 
 RATE = 16_000
 
@@ -130,6 +142,31 @@ def test_a_length_that_a_writer_left_open_is_not_believed(kind: str, codec: str)
     result, warnings = uploaded(bytes(written), max_s=60.0)
     assert np.array_equal(result, uploaded(body)[0])
     assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec"),
+    [(kind, f"pcm_s16{order}") for kind, order in (("aiff", "be"), ("au", "be"), ("caf", "le"), ("w64", "le"))],
+)
+def test_a_recording_that_was_written_to_a_pipe_is_read(kind: str, codec: str) -> None:
+    samples, warnings = uploaded(container(kind, codec, speech(), RATE, file=Pipe()))
+    assert np.array_equal(samples, speech())
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec", "live"),
+    [("matroska", "libopus", True), ("ogg", "libopus", True), ("mp4", "aac", True), ("mov", "pcm_s16le", False)],
+)
+def test_audio_tracks_after_the_first_are_skipped_with_a_warning(kind: str, codec: str, live: bool) -> None:
+    body = container(kind, codec, speech(48_000), 48_000, options=FRAGMENTS if kind == "mp4" else None, tracks=3)
+    samples, warnings = uploaded(body)
+    assert likeness(samples[:, 0], speech()[:, 0])[0] > 0.99
+    assert warnings == ["skipped: the first of 3 audio tracks is recognized, the others are not"]
+    if live:
+        decoder = open_decoder(ANY, RATE)
+        assert np.abs(decoded(decoder, [body]).astype(int) - samples).max() <= 1
+        assert decoder.warnings == warnings
 
 
 SILENCE = np.zeros((RATE * 61, 1), np.int16)

@@ -180,10 +180,11 @@ def test_samples_beyond_the_announced_ones_are_refused_and_never_dropped_silentl
     assert uploaded(wav() + bytes(512))[1] == ["skipped: 512 bytes after the samples of the WAV are not audio"]
 
 
-def test_20_bit_samples_use_three_bytes() -> None:
-    form = chunk(b"fmt ", struct.pack("<HHIIHH", 1, 1, RATE, RATE * 3, 3, 20))
-    samples = np.zeros((len(PCM), 3), np.uint8)
-    samples[:, 1:] = PCM.view(np.uint8).reshape(-1, 2)
+@pytest.mark.parametrize(("bits", "size"), [(20, 3), (24, 4)])
+def test_samples_may_use_more_bytes_than_they_need(bits: int, size: int) -> None:
+    form = chunk(b"fmt ", struct.pack("<HHIIHH", 1, 1, RATE, RATE * size, size, bits))
+    samples = np.zeros((len(PCM), size), np.uint8)
+    samples[:, -2:] = PCM.view(np.uint8).reshape(-1, 2)
     assert np.array_equal(uploaded(wav(samples.tobytes(), form=form))[0], PCM)
 
 
