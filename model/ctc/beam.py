@@ -314,21 +314,23 @@ class BeamDecoder:
 
     def _read(self, state: BeamState, count: int) -> tuple[list[Word], int]:
         """Return the words that a kernel has written, and the frame after the last word."""
-        block, words, at, end = state.block.data, list[Word](), self._out_symbols, state.last_end
+        words: list[Word] = []
+        block, at, end, frame_s = state.block.data, self._out_symbols, state.last_end, self.frame_s
+        lexicon, known = self.phone_lexicon, None if self.phone_lexicon is None or self.lm is None else self.lm.words
         records = _RECORD.iter_unpack(block[self._out_words : self._out_words + _RECORD.size * count])
         sums = block[self._out_sums : self._out_sums + 8 * count].cast("d")
         for (start, last, length, word), log_prob in zip(records, sums, strict=True):
             begin = max(start, end)
             end = last + 1 if last >= begin else begin
-            if word >= 0 and self.phone_lexicon is not None and self.lm is not None:
-                text = self.lm.words[word]
+            if known is not None and word >= 0:
+                text = known[word]
             else:
                 symbols = np.frombuffer(block, np.int32, length, at).tolist()
-                if self.phone_lexicon is None or self.lm is None:
+                if lexicon is None or known is None:
                     text = "".join([self.symbols.texts[symbol] for symbol in symbols])
                 else:  # a word known only from a key term, or the beginning of such a word
-                    text = self.phone_lexicon.spell(state.terms, symbols)
-            words.append(Word(text, begin * self.frame_s, end * self.frame_s, probability(log_prob / length)))
+                    text = lexicon.spell(state.terms, symbols)
+            words.append(Word(text, begin * frame_s, end * frame_s, probability(log_prob / length)))
             at += 4 * length
         return words, end
 

@@ -75,22 +75,22 @@ class SearchedState:
     @property
     def frames(self) -> int:
         """Output frames decoded so far."""
-        return cast(int, self.first.frames)
+        return self.first.frames  # type: ignore[no-any-return]
 
     @property
     def silence_frames(self) -> int:
         """Frames since the last letter."""
-        return cast(int, self.first.silence_frames)
+        return self.first.silence_frames  # type: ignore[no-any-return]
 
     @property
     def has_text(self) -> bool:
         """Whether the open segment contains a letter."""
-        return cast(bool, self.first.has_text)
+        return self.first.has_text  # type: ignore[no-any-return]
 
     @property
     def revision(self) -> int:
         """A number that increases whenever the words change."""
-        return cast(int, self.first.revision)
+        return self.first.revision  # type: ignore[no-any-return]
 
 
 class SearchDecoder:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from batching.errors import BatchingError
-from model.ctc.interface import TwoPass
 from model.ctc.words import Word
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import ActiveSession
@@ -51,8 +50,7 @@ class Fork:
         self.origin, self.channel, self.place, self.stream = origin, channel, place, stream
         self.ended = False
         self.session = self.sink = self
-        two_pass = isinstance(channel.segment.decoder, TwoPass)
-        self.pending = PendingFinals(1, ImmediateOrder(), Unanswered()) if two_pass else None
+        self.pending = PendingFinals(1, ImmediateOrder(), Unanswered()) if channel.segment.two_pass else None
         self._running: tuple[Word, ...] = ()  # before the segment ends, as known up to `_known_s`
         self._known_s = 0.0
         self._first: tuple[Word, ...] = ()  # of the first pass

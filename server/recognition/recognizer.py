@@ -13,7 +13,7 @@ from server.errors import EngineDead
 from server.operations.metrics import ModelMetrics
 from server.recognition.active_session import FORK, ActiveSession, EventSink, WatchesResults
 from server.recognition.decoding.batch_decoder import BatchDecoder, Route
-from server.recognition.decoding.second_pass import Outcome, SegmentPass
+from server.recognition.decoding.second_pass import SegmentPass
 from server.recognition.engines import Engines
 from server.recognition.forks import Forks
 from server.recognition.messages import ReleaseStates
@@ -48,7 +48,7 @@ class Recognizer:
         self.engines = engines
         self.slots = slots
         self._step_s = config.step_samples / config.sample_rate
-        self._decoder = BatchDecoder(metrics, clock, second_pass, self._on_second_pass)
+        self._decoder = BatchDecoder(metrics, clock, second_pass, lambda outcome: slots.waited(outcome.wait_s))
         self._metrics = metrics
         self._budget_s = budget_s
         self._clock = clock
@@ -247,6 +247,3 @@ class Recognizer:
             return batch.live_wait_s
         pairs = zip(batch.streams, batch.live_wait_s, strict=True)
         return [wait_s for stream, wait_s in pairs if stream not in self._forks.running]
-
-    def _on_second_pass(self, outcome: Outcome) -> None:
-        self.slots.waited(outcome.wait_s)

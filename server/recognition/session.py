@@ -129,7 +129,7 @@ class Session:
     def _order_results(self) -> None:
         if self.pending is not None:
             self._order = self.pending
-            self._takes[Waited] = Session._waited
+            self._takes[Waited] = lambda session, message: session._due(message.events)
         if not isinstance(order := self._order, ImmediateOrder):
             self._on_work.append(order.send)
             self._on_results.append(lambda message, results: order.answered(message.channel, results))
@@ -209,7 +209,7 @@ class Session:
         for channel in self.channels:
             channel.close(Closing.WITH_FINAL if by_client else Closing.WITH_TEXT_ONLY)
         self._on_events.append(lambda session, events: session._with_end(message.reason, events))
-        self._takes |= {Samples: _ignored, EndOfAudio: _ignored}
+        self._takes |= dict.fromkeys((Samples, EndOfAudio), lambda _session, _message: [])
         return self._flush(self.channels, Marker.CLOSE, FinalReason.CLOSE, message.arrived_s)
 
     def _set_endpoint(self, message: Endpoint) -> list[Event]:
@@ -263,9 +263,6 @@ class Session:
         for change in self._on_events:
             events = change(self, events)
         return events
-
-    def _waited(self, message: Waited) -> list[Event]:
-        return self._due(message.events)
 
     def _state_saved(self, message: StateSaved) -> list[Event]:
         assert self.resumption is not None, "only what was marked is exported"
@@ -378,10 +375,6 @@ def _channels(
         )
         for index in range(options.streams)
     ])  # fmt: skip
-
-
-def _ignored(_session: Session, _: Message) -> list[Event]:
-    return []
 
 
 def _marked(digest: AudioDigest, message: StepDecoded, results: list[Any]) -> list[Any]:

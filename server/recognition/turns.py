@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import Enum, StrEnum
 
+import msgspec
+
 from model.ctc.words import Word
 from model.turn_ends.score import delay_of, score_of
 from server.recognition.events import ForkWords
@@ -93,8 +95,7 @@ class TurnRules:
         return Trigger.TIMEOUT if self.timeout_s < delay_of(self.end_threshold, answer) + waits_s else Trigger.MODEL
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEvent:
+class TurnEvent(msgspec.Struct, frozen=True):
     """An event of turn `index`, whose audio is from `start_s` to `end_s`; `trigger` only at its end."""
 
     kind: TurnKind

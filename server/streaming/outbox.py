@@ -203,13 +203,14 @@ class ResultMetrics:
 
     def sent(self, event: Event, timing: StepTiming | None) -> None:
         """Observe an event that was sent; `timing` is that of its step, None if it answers no step."""
-        if isinstance(event, Partial):
-            if event.words and not self._interim_seen and self.first_audio_s is not None:
-                self._interim_seen = True
-                self._metrics.first_interim.observe(self._clock() - self.first_audio_s)
-        elif isinstance(event, Final):
+        if isinstance(event, Final):
             self._metrics.endpoints[event.reason].inc()
             if event.endpoint_delay_s is not None:
                 self._metrics.endpoint_delay.observe(event.endpoint_delay_s)
-        if timing is not None and isinstance(event, Partial | Final):
+        elif not isinstance(event, Partial):
+            return
+        elif not self._interim_seen and event.words and self.first_audio_s is not None:
+            self._interim_seen = True
+            self._metrics.first_interim.observe(self._clock() - self.first_audio_s)
+        if timing is not None:
             self._word_delays.observe(event, timing)

@@ -403,14 +403,13 @@ def audio_frame(data: bytes, at: int) -> tuple[bytes, int] | None:
 
     None unless it is a complete, masked, unfragmented binary frame of less than 64 KiB.
     """
-    if len(data) - at < 2 or data[at] != WHOLE_BINARY or not data[at + 1] & MASKED:
+    if len(data) - at < 2 + MASK_BYTES or data[at] != WHOLE_BINARY or not data[at + 1] & MASKED:
         return None
-    size, head = data[at + 1] & ~MASKED, at + 2
+    size, start = data[at + 1] & ~MASKED, at + 2 + MASK_BYTES
     if size == LENGTH_16_BIT:
-        size, head = int.from_bytes(data[head : head + 2], "big"), head + 2
+        size, start = data[at + 2] << 8 | data[at + 3], start + 2
     elif size == LENGTH_64_BIT:
         return None
-    start = head + MASK_BYTES
     if len(data) < start + size:
         return None
-    return apply_mask(data[start : start + size], data[head:start]), start + size
+    return apply_mask(data[start : start + size], data[start - MASK_BYTES : start]), start + size

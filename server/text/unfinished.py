@@ -31,6 +31,8 @@ _BEGUN = re.compile(
     rf"\b(?:(?:{'|'.join(_LENGTHS)}|number|phone|cell|mobile|account|id|order|policy|reference)(?:'s| is)|area code"
     r"|spelled|[b-hj-z] as(?: in)?)(?: (?:uh|um|er|it's|plus))*$"
 )
+_TAILS = {"is", "code", "spelled", "as", "in", "plus", "ray"}  # last words of `_BEGUN` and `AS_IN`, except symbols
+_SPELLING = {"in", "for", "like"}  # before the last word of `AS_IN`
 _SINGLE = {*DIGITS, "oh", "o", "niner"}
 _NUMBERS = {*_SINGLE, *TEENS, *TENS}
 _PAUSING = {"dash", "hyphen", "dot", "slash", "underscore", "uh", "um", "er"}
@@ -51,11 +53,20 @@ _CHINESE_MOBILE = 11
 
 def wait_s(texts: Sequence[str], language: NumberLanguage) -> float:
     """Return how much longer than after other words a turn that ends in these waits, at most `WAIT_S`."""
+    if _is_over([plain(text) for text in texts[-3:]]):
+        return 0.0
     last = [plain(text) for text in texts[-LAST_WORDS:]]
     text = " ".join(last).replace("-", " ")
     if language is NumberLanguage.CHINESE and not text.isascii():
         return _chinese_wait_s("".join(last))
     return WAIT_S if _BEGUN.search(text) else _wait_s(AS_IN.sub(lambda match: match[1].upper(), text).split())
+
+
+def _is_over(words: Sequence[str]) -> bool:
+    """Whether the last three words alone show that the others need not be read, as nearly always."""
+    last = words[-1] if words else ""
+    whole = last.isascii() and "".join(words).isalpha()  # neither apostrophes nor hyphens
+    return whole and last not in _TAILS and not _is_symbol(last) and _SPELLING.isdisjoint(words[:-1])
 
 
 def _wait_s(words: Sequence[str]) -> float:

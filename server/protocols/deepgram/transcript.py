@@ -33,7 +33,8 @@ class Transcript:
         self._sentences = Sentences(style) if style.punctuate or style.numerals else None
         self._style, self._punctuated = style, punctuated
         self._words: Sequence[Word] | None = None  # of the last partial; the same tuple means the same text
-        self._shown: list[tuple[Word, str]] = []  # words and their displayed text in the previous frame
+        self._shown: tuple[Word, ...] = ()  # words of the previous frame
+        self._texts: list[str] = []  # the same as displayed
         self._parts: list[bytes] = []  # the same as JSON
         self._last = (msgspec.Raw(), 0)  # result of the last `partial`
 
@@ -42,7 +43,7 @@ class Transcript:
         """The words of the last final or partial, as encoded."""
         return [
             (round(w.start_s, 3), round(w.end_s, 3), round(w.confidence, 4), w.text, t if self._punctuated else w.text)
-            for w, t in self._shown
+            for w, t in zip(self._shown, self._texts, strict=True)
         ]
 
     @property
@@ -81,22 +82,21 @@ class Transcript:
         return self._encoded(words, sentences.final(words, ends=True))
 
     def _encoded(self, words: Sequence[Word], formatted: Sequence[FormattedWord] | None) -> tuple[msgspec.Raw, int]:
-        displayed = [(w, w.text) for w in words] if formatted is None else [(f.word, f.text) for f in formatted]
-        kept = 0
-        for before, now in zip(self._shown, displayed, strict=False):
-            if before[0] is not now[0] or before[1] != now[1]:
-                break
-            kept += 1
-        self._parts[kept:] = [_encode(word_out(word, text, self._punctuated)) for word, text in displayed[kept:]]
-        self._shown = displayed
-        confidence = sum([word.confidence for word, _ in displayed]) / len(displayed) if displayed else 0.0
-        transcript, mean = _encode(joined([text for _, text in displayed])), _encode(round(confidence, 4))
-        words_json = b",".join(self._parts)
-        languages = languages_of([word for word, _ in displayed])
+        displayed = tuple(words if formatted is None else [one.word for one in formatted])
+        texts = [one.text for one in (displayed if formatted is None else formatted)]
+        same = min(len(displayed), len(self._shown))
+        while displayed[:same] != self._shown[:same] or texts[:same] != self._texts[:same]:
+            same -= 1  # usually only the last word has changed
+        changed = zip(displayed[same:], texts[same:], strict=True)
+        self._parts[same:] = [_encode(word_out(word, text, self._punctuated)) for word, text in changed]
+        self._shown, self._texts = displayed, texts
+        confidence = sum([word.confidence for word in displayed]) / len(displayed) if displayed else 0.0
+        transcript, mean = _encode(joined(texts)), _encode(round(confidence, 4))
+        languages = languages_of(displayed)
         spoken = b',"languages":%b' % _encode(languages) if languages else b""
-        last = b',"detected_language":%b' % _encode(detected([word for word, _ in displayed])) if languages else b""
-        alternative = b'{"transcript":%b,"confidence":%b,"words":[%b]%b}' % (transcript, mean, words_json, spoken)
-        json = b'{"alternatives":[%b]%b}' % (alternative, last)
+        last = b',"detected_language":%b' % _encode(detected(displayed)) if languages else b""
+        parts = (transcript, mean, b",".join(self._parts), spoken, last)
+        json = b'{"alternatives":[{"transcript":%b,"confidence":%b,"words":[%b]%b}]%b}' % parts
         return msgspec.Raw(json), len(displayed)
 
 

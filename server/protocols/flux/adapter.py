@@ -259,11 +259,9 @@ class FluxAdapter:
             if turn.kind is TurnKind.EAGER:
                 self._eager = words
             return words
-        unchanged = 0
-        for before, word in zip(self._shown, turn.words, strict=False):
-            if before is not word:
-                break
-            unchanged += 1
+        unchanged = min(len(turn.words), len(self._shown))
+        while turn.words[:unchanged] != self._shown[:unchanged]:
+            unchanged -= 1  # usually only the last word has changed
         self._shown = turn.words
         self._written[unchanged:] = [word_out(word, word.text) for word in turn.words[unchanged:]]
         return self._written

@@ -39,9 +39,9 @@ class OpenSegment:
     ) -> None:
         self.index = index  # of the channel
         self.decoder = decoder
-        self._two_pass = decoder if isinstance(decoder, TwoPass) else None
+        self.two_pass = decoder if isinstance(decoder, TwoPass) else None
         self._folds = decoder if isinstance(decoder, FoldsStates) else None
-        reads_audio = self._two_pass is not None and self._two_pass.reads_audio
+        reads_audio = self.two_pass is not None and self.two_pass.reads_audio
         self.audio = SegmentAudio(config) if reads_audio else None  # for the second pass
         self.gate = SpeechGate(config, KEPT_S if isinstance(decoder, RewindDecoder) else 0.0)
         self._delay_frames, self._frame_s = config.delay_frames, config.frame_s
@@ -205,9 +205,9 @@ class OpenSegment:
 
     def _second_pass(self) -> SecondPass | None:
         """Return the second pass over the segment, if the decoder has one, with its words in stream time."""
-        if self._two_pass is None or (self.audio is not None and not self.audio.complete):
+        if self.two_pass is None or (self.audio is not None and not self.audio.complete):
             return None
-        again = self._two_pass.second_pass(self.state, None if self.audio is None else self.audio.decoded())
+        again = self.two_pass.second_pass(self.state, None if self.audio is None else self.audio.decoded())
         place = self.base_s, self.start_s, self.cursor_s
         return None if again is None else partial(_second_words, again, self.gate.frozen(), place)
 
