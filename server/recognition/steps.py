@@ -364,7 +364,8 @@ class AudioInput:
         if channel is not None:
             return self.cutters[channel].cut(samples[:, 0], now)
         if not self._multichannel:
-            return self.cutters[0].cut(downmix(samples), now)
+            mono = samples[:, 0] if samples.shape[1] == 1 else downmix(samples)  # (S,)
+            return self.cutters[0].cut(mono, now)
         alone = [np.ascontiguousarray(samples[:, i]) for i in range(len(self.cutters))]  # (S,): contiguous in a step
         return [piece for cutter, pcm in zip(self.cutters, alone, strict=True) for piece in cutter.cut(pcm, now)]
 

@@ -89,7 +89,7 @@ def test_resumed_streams_with_a_voice_activity_model(
 
 @pytest.mark.parametrize(
     ("rate", "decoder"),
-    # A new resampler for 44,100 Hz may give a sample that differs by one unit (`server.audio.pcm.BLOCKS`).
+    # A new resampler for 44,100 Hz may give a sample that differs by one unit.
     [(8_000, None), (44_100, None), (48_000, None), (8_000, DIGESTING), (48_000, DIGESTING)],
 )
 @settings(max_examples=30, deadline=None)
