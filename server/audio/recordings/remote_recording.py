@@ -78,6 +78,7 @@ class RemoteRecording:
     def __init__(self, forks: ForkServer, connection: socket.socket) -> None:
         self._forks, self._connection = forks, connection
         self._pid: int | None = None
+        self._killed = False
         self.channels = 0
         self.warnings: list[str] = []  # complete at the end
 
@@ -92,6 +93,8 @@ class RemoteRecording:
             raise ServerNotReady(NO_PROCESS) from error
         assert isinstance(forked, Forked)
         self._pid = forked.pid
+        if self._killed:
+            self.kill()
         begin = packed(Begin(form, rate, max_s, len(body)))
         loop = asyncio.get_running_loop()
         with suppress(BrokenPipeError, ConnectionResetError):  # the next answer tells
@@ -113,7 +116,8 @@ class RemoteRecording:
         return None
 
     def kill(self) -> None:
-        """End the process; what is awaited fails with BadAudio."""
+        """End the process, also one that has not said its number yet; what is awaited fails with BadAudio."""
+        self._killed = True
         pid, self._pid = self._pid, None
         if pid is not None:
             with suppress(ProcessLookupError):

@@ -165,6 +165,14 @@ async def test_a_recording_that_is_not_wanted_any_more_ends_its_process(forks: F
 
 
 @on_a_loop
+async def test_a_recording_that_is_killed_before_its_process_answers_is_not_opened(forks: ForkServer) -> None:
+    async with forked_recording(forks) as recording:
+        recording.kill()
+        with pytest.raises(BadAudio):
+            await opened(recording, flac())
+
+
+@on_a_loop
 async def test_a_fork_server_that_was_killed_is_started_again(forks: ForkServer) -> None:
     async with forked_recording(forks) as recording:
         await opened(recording, flac())
