@@ -17,7 +17,6 @@ from server.resume.tickets import new_key
 from server.settings import Settings
 from server.tools.local import open_replica
 from tests.server.models.test_published_server import finals_of, speech
-from tests.server.processes.children import on_a_loop
 from tests.support.clients.resume_client import ResumingClient
 from tests.support.networks.published import at_rate, model_of, probe_of
 from tests.support.protocols.wire_stream import WireStream
@@ -117,7 +116,6 @@ def test_a_server_without_the_option_does_not_resume_a_stream_with_it() -> None:
     assert loaded("nemo-transducer", False).facts == kept.facts
 
 
-@on_a_loop
 async def test_a_program_that_runs_one_model_without_a_server_drops_them_too() -> None:
     entry = ModelEntry(name="noisy", path=Path(probe_of("t-one-ctc").folder), drop_words_in_noise=True)
     async with open_replica(Settings(models=(entry,), device="cpu")) as replica:

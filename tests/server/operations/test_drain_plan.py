@@ -20,7 +20,6 @@ from server.operations.drain import (
     combined_drain,
 )
 from server.operations.metrics import Metrics
-from tests.server.processes.children import on_a_loop
 
 
 class Stays:
@@ -75,7 +74,6 @@ def sessions_and_drain(timeout_s: float = 0.0, **extra: Any) -> tuple[OpenSessio
     return sessions, drain, done
 
 
-@on_a_loop
 async def test_resumable_sessions_leave_at_once_and_others_may_finish() -> None:
     sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
     goes, stays, bound = Leaves(sessions), Stays(sessions), Bound(sessions)
@@ -97,7 +95,6 @@ async def test_resumable_sessions_leave_at_once_and_others_may_finish() -> None:
 
 
 @pytest.mark.parametrize(("count", "within_s"), [(4, 4 * SPREAD_PER_SESSION_S), (50, 0.5)])
-@on_a_loop
 async def test_remaining_sessions_are_asked_to_end_at_random_times_after_the_timeout(
     count: int, within_s: float
 ) -> None:
@@ -116,7 +113,6 @@ async def test_remaining_sessions_are_asked_to_end_at_random_times_after_the_tim
     assert spans[-count:] == [(0.0, within_s)] * count
 
 
-@on_a_loop
 async def test_drain_ends_although_a_session_stays_open() -> None:
     sessions, drain, done = sessions_and_drain()
     stubborn = Stays(sessions, willing=False)
@@ -126,7 +122,6 @@ async def test_drain_ends_although_a_session_stays_open() -> None:
     assert drain.report().sessions == {"deepgram": 1}
 
 
-@on_a_loop
 async def test_lost_engine_skips_the_timeout_and_lingers() -> None:
     sessions, drain, done = sessions_and_drain(timeout_s=1_000.0)
     session = Stays(sessions)

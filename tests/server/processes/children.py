@@ -1,28 +1,13 @@
-"""A child without a process, for tests of what owns children; tests that are coroutines."""
+"""A child without a process, for tests of what owns children."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec
+from typing import Any
 
 from server.errors import EngineDead
 from server.processes.children import Role
-
-P = ParamSpec("P")
-
-
-def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test that is a coroutine."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
-
 
 _numbers = itertools.count(1)
 

@@ -12,7 +12,7 @@ from server.errors import EngineDead
 from server.processes import children
 from server.processes.children import Child, Role
 from server.processes.messages import StopNow
-from tests.server.processes.children import FakeChannel, on_a_loop
+from tests.server.processes.children import FakeChannel
 
 
 async def sleeping() -> Child:
@@ -23,23 +23,17 @@ async def sleeping() -> Child:
 
 
 @pytest.mark.parametrize("state", ["starting", "failed", "canceled"])
-def test_a_child_that_did_not_start_is_killed_at_once(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+async def test_a_child_that_did_not_start_is_killed_at_once(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     monkeypatch.setattr(children, "STOP_S", 60.0)
-
-    @on_a_loop
-    async def stop() -> None:
-        child = await sleeping()
-        if state == "failed":
-            child.ready.set_exception(EngineDead("it could not start"))
-        elif state == "canceled":
-            child.ready.cancel()
-        await asyncio.wait_for(child.stop(), 20.0)
-        assert child.process.returncode == -signal.SIGKILL
-
-    stop()
+    child = await sleeping()
+    if state == "failed":
+        child.ready.set_exception(EngineDead("it could not start"))
+    elif state == "canceled":
+        child.ready.cancel()
+    await asyncio.wait_for(child.stop(), 20.0)
+    assert child.process.returncode == -signal.SIGKILL
 
 
-@on_a_loop
 async def test_a_child_that_works_is_asked() -> None:
     child = await sleeping()
     child.ready.set_result(None)

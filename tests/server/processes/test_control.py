@@ -16,7 +16,6 @@ from model.errors import ModelError
 from server.errors import EngineDead, ServerFull, TooManyOpenings, UnknownModel
 from server.processes import messages
 from server.processes.control import ChannelClosed, ControlChannel, DescriptorsLost, Parcel
-from tests.server.processes.children import on_a_loop
 
 WITHIN_S = 5.0
 
@@ -62,7 +61,6 @@ async def until(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-@on_a_loop
 async def test_messages_arrive_in_order_and_answers_belong_to_their_requests() -> None:
     def answer(parcel: Parcel) -> Parcel:
         return Parcel(parcel.message.engine)
@@ -75,7 +73,6 @@ async def test_messages_arrive_in_order_and_answers_belong_to_their_requests() -
         assert [parcel.message.connections for parcel in other.taken] == [1, 2]
 
 
-@on_a_loop
 async def test_a_message_larger_than_the_socket_buffer_arrives_whole() -> None:
     data = os.urandom(3_000_000)
     async with both(lambda _: Parcel(data)) as (one, other):
@@ -85,7 +82,6 @@ async def test_a_message_larger_than_the_socket_buffer_arrives_whole() -> None:
         assert other.taken[0].message.settings == data
 
 
-@on_a_loop
 async def test_descriptors_travel_with_their_message() -> None:
     async with both() as (one, other):
         pipes = [os.pipe() for _ in range(20)]
@@ -118,7 +114,6 @@ class NoWeights(ModelError):
         (ZeroDivisionError("division by zero"), EngineDead),
     ],
 )
-@on_a_loop
 async def test_an_error_arrives_as_the_class_that_crosses(
     error: Exception, arrives: type[Exception], at_once: bool
 ) -> None:
@@ -136,7 +131,6 @@ async def test_an_error_arrives_as_the_class_that_crosses(
         assert getattr(raised.value, "owner", "") == getattr(error, "owner", "")
 
 
-@on_a_loop
 async def test_waiting_requests_fail_when_the_other_side_ends() -> None:
     async with both() as (one, other):
         waiting = asyncio.ensure_future(one.channel.request(messages.Metrics()))
@@ -164,7 +158,6 @@ def no_free_descriptor() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@on_a_loop
 async def test_a_lost_descriptor_is_missing_in_its_own_message_alone() -> None:
     async with both() as (one, other):
         (lost_read, lost), (read, write) = os.pipe(), os.pipe()
@@ -186,7 +179,6 @@ async def test_a_lost_descriptor_is_missing_in_its_own_message_alone() -> None:
         os.close(lost_read)
 
 
-@on_a_loop
 async def test_a_request_or_an_answer_without_its_descriptor_fails_and_the_next_does_not() -> None:
     read, write = os.pipe()
 
@@ -209,7 +201,6 @@ class Unknown(msgspec.Struct, tag=True, frozen=True):
     """A message that no receiver knows."""
 
 
-@on_a_loop
 async def test_a_message_that_fails_does_not_keep_back_the_next() -> None:
     def answer(_: Parcel) -> Parcel:
         return Parcel(None)

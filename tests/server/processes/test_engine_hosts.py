@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from server.errors import EngineDead, ModelStays, ServerNotReady
 from server.processes.engine_hosts import DEATHS, SERVING_POINTS, SPARE_POINTS, EngineAssignment, EngineHosts
 from server.processes.messages import Prepare
-from tests.server.processes.children import FakeChild, on_a_loop
+from tests.server.processes.children import FakeChild
 
 
 class Hosts:
@@ -68,7 +68,6 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-@on_a_loop
 async def test_requests_during_the_start_wait_until_the_host_is_ready() -> None:
     hosts = Hosts(spare=False, ready=False)
     waiting = asyncio.ensure_future(hosts.hosts.current())
@@ -83,7 +82,6 @@ async def test_requests_during_the_start_wait_until_the_host_is_ready() -> None:
     assert [await waiting, await late] == [hosts.started[0]] * 2
 
 
-@on_a_loop
 async def test_without_a_spare_requests_wait_for_the_next_host() -> None:
     hosts = await Hosts.serving()
     hosts._ready = False
@@ -96,7 +94,6 @@ async def test_without_a_spare_requests_wait_for_the_next_host() -> None:
 
 
 @pytest.mark.parametrize("first", ["spare", "new"])
-@on_a_loop
 async def test_a_host_lost_while_its_spare_starts_is_replaced_by_the_first_that_is_ready(first: str) -> None:
     """The spare loads in the background, which may take long, so a new one is started; the other becomes the spare."""
     hosts = Hosts(spare=True)
@@ -123,7 +120,6 @@ async def test_a_host_lost_while_its_spare_starts_is_replaced_by_the_first_that_
 
 
 @pytest.mark.parametrize("engine", ["model ", "model es", "vad es"])
-@on_a_loop
 async def test_a_restart_with_other_files_is_refused_and_changes_nothing(engine: str) -> None:
     hosts = Hosts(spare=False)
     hosts.models = {"model ": "a", engine: "1"}
@@ -137,7 +133,6 @@ async def test_a_restart_with_other_files_is_refused_and_changes_nothing(engine:
     assert hosts.moves == []
 
 
-@on_a_loop
 async def test_a_restart_starts_what_was_loaded_on_demand_before_it_compares() -> None:
     hosts = await Hosts.serving()
     hosts.started[0].models = {"model ": "a", "model es": "1"}
@@ -146,7 +141,6 @@ async def test_a_restart_starts_what_was_loaded_on_demand_before_it_compares() -
     assert hosts.started[1].channel.requested == [Prepare("model es")]
 
 
-@on_a_loop
 async def test_a_host_that_ends_before_a_restart_is_over_is_not_used() -> None:
     hosts = await Hosts.serving(places=2)
     hosts._ready = False
@@ -161,7 +155,6 @@ async def test_a_host_that_ends_before_a_restart_is_over_is_not_used() -> None:
     assert await hosts.current() == hosts.started[:2]
 
 
-@on_a_loop
 async def test_a_restart_whose_requester_ends_is_given_up_and_logged() -> None:
     hosts = await Hosts.serving()
     hosts._ready = False
@@ -174,7 +167,6 @@ async def test_a_restart_whose_requester_ends_is_given_up_and_logged() -> None:
     assert [line["event"] for line in lines] == ["engine not replaced: the present one continues"]
 
 
-@on_a_loop
 async def test_a_spare_with_other_files_is_ended_and_a_lost_host_replaced_all_the_same() -> None:
     """All streams end then, and front ends with them; the server comes back with the files that are there."""
     hosts = Hosts(spare=True)
@@ -195,7 +187,6 @@ async def test_a_spare_with_other_files_is_ended_and_a_lost_host_replaced_all_th
     assert not hosts.started[3].stopped, "a spare with the files that serve now"
 
 
-@on_a_loop
 async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.processes.engine_hosts.LET_GO_S", 0.0)
     hosts = await Hosts.serving(spare=True)
@@ -209,7 +200,6 @@ async def test_a_restart_serves_with_the_new_host_and_ends_the_others(monkeypatc
 
 
 @pytest.mark.parametrize(("seconds", "lost"), [(1.0, True), (10.0, False)])
-@on_a_loop
 async def test_hosts_that_end_again_and_again_are_given_up(seconds: float, lost: bool) -> None:
     hosts = await Hosts.serving(spare=True)
     for _ in range(DEATHS if lost else 30):
@@ -222,7 +212,6 @@ async def test_hosts_that_end_again_and_again_are_given_up(seconds: float, lost:
             await hosts.hosts.current()
 
 
-@on_a_loop
 async def test_hosts_that_cannot_start_are_given_up() -> None:
     hosts = await Hosts.serving()
     hosts._ready = False
@@ -234,7 +223,6 @@ async def test_hosts_that_cannot_start_are_given_up() -> None:
     assert hosts.lost
 
 
-@on_a_loop
 async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
     hosts = await Hosts.serving(spare=True)
     first, spare = hosts.started
@@ -250,7 +238,6 @@ async def test_a_host_that_hangs_or_is_silent_is_killed() -> None:
     assert not first.alive, "without a report"
 
 
-@on_a_loop
 async def test_no_host_is_killed_because_the_supervisor_itself_was_stopped() -> None:
     """A virtual machine was paused, or all processes were frozen: no host could report meanwhile."""
     hosts = Hosts(spare=True)
@@ -263,7 +250,6 @@ async def test_no_host_is_killed_because_the_supervisor_itself_was_stopped() -> 
     assert first.alive
 
 
-@on_a_loop
 async def test_a_silent_spare_is_not_promoted() -> None:
     hosts = await Hosts.serving(spare=True)
     first, spare = hosts.started
@@ -275,7 +261,6 @@ async def test_a_silent_spare_is_not_promoted() -> None:
     assert await hosts.hosts.current() is hosts.started[2]
 
 
-@on_a_loop
 async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
     hosts = await Hosts.serving(spare=True)
     hosts.hosts.look_after_spare()
@@ -285,7 +270,6 @@ async def test_a_spare_is_started_once_however_often_it_is_looked_for() -> None:
     assert len(alive) == 2, "the host that serves, and its spare"
 
 
-@on_a_loop
 async def test_a_spare_takes_the_place_of_the_host_that_ended_and_the_others_serve_on() -> None:
     hosts = await Hosts.serving(spare=True, places=3)
     first, second, third, spare = hosts.started
@@ -296,7 +280,6 @@ async def test_a_spare_takes_the_place_of_the_host_that_ended_and_the_others_ser
     assert len(hosts.started) == 5, "the spare has a successor"
 
 
-@on_a_loop
 async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_new_one() -> None:
     hosts = await Hosts.serving(spare=True, places=2)
     first, second, spare = hosts.started
@@ -315,7 +298,6 @@ async def test_of_two_hosts_that_end_at_once_one_gets_the_spare_and_the_other_a_
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@on_a_loop
 async def test_a_restart_replaces_the_hosts_of_all_places_once_all_new_ones_are_ready_or_none(fails: bool) -> None:
     hosts = await Hosts.serving(places=2)
     before = list(hosts.started)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from server.operations.process import EXIT_LOST
 from server.processes.front_ends import MAX_HELD, RESTARTS, FrontEnds
 from server.processes.messages import Accepted, Drain, Load
-from tests.server.processes.children import FakeChild, on_a_loop
+from tests.server.processes.children import FakeChild
 
 
 class Fronts:
@@ -56,7 +56,6 @@ def received(child: FakeChild) -> int:
     return sum(isinstance(message, Accepted) for message, _ in child.channel.sent)
 
 
-@on_a_loop
 async def test_connections_are_spread_evenly_and_ended_ones_count_no_more() -> None:
     fronts = Fronts(3)
     await fronts.fronts.begin()
@@ -70,7 +69,6 @@ async def test_connections_are_spread_evenly_and_ended_ones_count_no_more() -> N
     assert received(first) == 18
 
 
-@on_a_loop
 async def test_a_silent_front_end_gets_no_connections_and_is_killed_after_ten_seconds() -> None:
     fronts = Fronts(2)
     await fronts.fronts.begin()
@@ -87,7 +85,6 @@ async def test_a_silent_front_end_gets_no_connections_and_is_killed_after_ten_se
     assert working.alive
 
 
-@on_a_loop
 async def test_a_front_end_is_not_killed_because_the_supervisor_itself_was_stopped() -> None:
     fronts = Fronts(1)
     await fronts.fronts.begin()
@@ -97,7 +94,6 @@ async def test_a_front_end_is_not_killed_because_the_supervisor_itself_was_stopp
     assert fronts.started[0].alive
 
 
-@on_a_loop
 async def test_connections_wait_while_no_front_end_is_ready() -> None:
     fronts = Fronts(1)
     fronts.ready = False
@@ -113,7 +109,6 @@ async def test_connections_wait_while_no_front_end_is_ready() -> None:
         os.close(end)
 
 
-@on_a_loop
 async def test_a_front_end_that_ended_is_replaced_and_its_leases_are_returned() -> None:
     fronts = Fronts(2)
     await fronts.fronts.begin()
@@ -123,7 +118,6 @@ async def test_a_front_end_that_ended_is_replaced_and_its_leases_are_returned() 
     assert fronts.fronts.ready == fronts.started[1:]
 
 
-@on_a_loop
 async def test_the_drain_ends_when_each_front_end_is_drained_or_has_ended() -> None:
     fronts = Fronts(2)
     await fronts.fronts.begin()
@@ -136,7 +130,6 @@ async def test_the_drain_ends_when_each_front_end_is_drained_or_has_ended() -> N
     assert len(fronts.started) == 2
 
 
-@on_a_loop
 async def test_a_front_end_that_starts_during_a_drain_drains_too() -> None:
     fronts = Fronts(1)
     fronts.ready = False
@@ -148,7 +141,6 @@ async def test_a_front_end_that_starts_during_a_drain_drains_too() -> None:
     assert any(isinstance(message, Drain) for message, _ in fronts.started[0].channel.sent)
 
 
-@on_a_loop
 async def test_while_no_front_end_may_be_started_connections_get_503() -> None:
     fronts = Fronts(1)
     await fronts.fronts.begin()
@@ -168,7 +160,6 @@ async def test_while_no_front_end_may_be_started_connections_get_503() -> None:
     await fronts.fronts.stop()
 
 
-@on_a_loop
 async def test_front_ends_whose_engine_has_another_model_are_all_replaced_at_once() -> None:
     fronts = Fronts(RESTARTS + 2)
     await fronts.fronts.begin()

@@ -12,7 +12,6 @@ import pytest
 from server.configuration.addresses import bound
 from server.processes.front_ends import Share, least_loaded
 from server.processes.listeners import Listener
-from tests.server.processes.children import on_a_loop
 
 
 def test_the_front_end_with_the_fewest_connections_is_chosen() -> None:
@@ -39,7 +38,6 @@ def test_connections_that_a_report_does_not_have_yet_count() -> None:
     assert sum(handed) == 200
 
 
-@on_a_loop
 async def test_each_accepted_connection_is_handed_on() -> None:
     descriptors: list[int] = []
     listener = Listener(bound("127.0.0.1", 0), descriptors.append)

@@ -16,7 +16,6 @@ from server.processes import front_end
 from server.processes.child import EXIT_FAILED
 from server.processes.control import ControlChannel, Parcel
 from server.processes.messages import MESSAGES, Begin
-from tests.server.processes.children import on_a_loop
 
 LOADS = """
 import asyncio, sys, time
@@ -35,7 +34,6 @@ async def nothing(parcel: Parcel) -> Parcel:
     return parcel
 
 
-@on_a_loop
 async def test_a_process_that_loads_ends_with_its_supervisor() -> None:
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-c", LOADS, str(theirs.fileno())]
@@ -49,7 +47,6 @@ async def test_a_process_that_loads_ends_with_its_supervisor() -> None:
     assert await asyncio.wait_for(process.wait(), 10) == EXIT_FAILED
 
 
-@on_a_loop
 async def test_a_front_end_loads_off_its_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     class Channel:
         async def request(self, message: Any) -> bytes:

@@ -19,7 +19,6 @@ from server.audio.formats import audio_form
 from server.audio.recordings.recording import Recording
 from server.audio.recordings.remote_recording import ForkServer, RemoteRecording, forked_recording
 from server.errors import BadAudio, ServerNotReady, TooLarge
-from tests.server.processes.children import on_a_loop
 
 RATE, ANY = 16_000, audio_form(None, None)
 NOISE = np.random.default_rng(5).integers(-9_000, 9_000, (30 * RATE, 2)).astype(np.int16)
@@ -91,7 +90,6 @@ def bad() -> Iterator[ForkServer]:
     forks.stop()
 
 
-@on_a_loop
 async def test_samples_and_warnings_are_those_of_the_recording(forks: ForkServer) -> None:
     body = flac()[:-20_000]
     here, expected = Recording(body, ANY, rate=RATE, max_s=60.0), []
@@ -104,7 +102,6 @@ async def test_samples_and_warnings_are_those_of_the_recording(forks: ForkServer
         assert recording.warnings
 
 
-@on_a_loop
 async def test_refusals_are_those_of_the_recording(forks: ForkServer) -> None:
     async with forked_recording(forks) as recording:
         with pytest.raises(BadAudio, match="not a supported recording"):
@@ -114,7 +111,6 @@ async def test_refusals_are_those_of_the_recording(forks: ForkServer) -> None:
             await opened(recording, flac(np.zeros(61 * RATE)))
 
 
-@on_a_loop
 async def test_a_crash_costs_one_recording(forks: ForkServer) -> None:
     async with forked_recording(forks) as crashing, forked_recording(forks) as other:
         await opened(crashing, flac())
@@ -135,7 +131,6 @@ async def test_a_crash_costs_one_recording(forks: ForkServer) -> None:
         (b"defect", RuntimeError, "ZeroDivisionError: a defect"),
     ],
 )
-@on_a_loop
 async def test_a_decoder_that_fails_is_an_error_of_its_upload(
     bad: ForkServer, body: bytes, error: type[Exception], text: str
 ) -> None:
@@ -144,7 +139,6 @@ async def test_a_decoder_that_fails_is_an_error_of_its_upload(
             await asyncio.wait_for(opened(recording, body), 20)
 
 
-@on_a_loop
 async def test_recordings_are_decoded_under_lower_limits_of_the_system() -> None:
     forks = ForkServer("-c", LOWERED)
     async with forked_recording(forks) as recording:
@@ -152,7 +146,6 @@ async def test_recordings_are_decoded_under_lower_limits_of_the_system() -> None
     forks.stop()
 
 
-@on_a_loop
 async def test_a_recording_that_is_not_wanted_any_more_ends_its_process(forks: ForkServer) -> None:
     async with forked_recording(forks) as recording:
         await opened(recording, flac())
@@ -164,7 +157,6 @@ async def test_a_recording_that_is_not_wanted_any_more_ends_its_process(forks: F
         await asyncio.sleep(0.01)
 
 
-@on_a_loop
 async def test_a_recording_that_is_killed_before_its_process_answers_is_not_opened(forks: ForkServer) -> None:
     async with forked_recording(forks) as recording:
         recording.kill()
@@ -172,7 +164,6 @@ async def test_a_recording_that_is_killed_before_its_process_answers_is_not_open
             await opened(recording, flac())
 
 
-@on_a_loop
 async def test_a_fork_server_that_was_killed_is_started_again(forks: ForkServer) -> None:
     async with forked_recording(forks) as recording:
         await opened(recording, flac())
@@ -183,7 +174,6 @@ async def test_a_fork_server_that_was_killed_is_started_again(forks: ForkServer)
         assert np.array_equal(await blocks(await opened(recording, flac())), NOISE)
 
 
-@on_a_loop
 async def test_a_program_that_cannot_fork_is_a_server_that_is_not_ready() -> None:
     forks = ForkServer("-c", "pass")
     with pytest.raises(ServerNotReady, match="no process"):
