@@ -86,5 +86,5 @@ def test_the_shipped_calibration_names_its_machine_and_model():
     found = shipped()
     assert found.provenance.hardware
     assert found.provenance.digest
-    assert found.step_s == 0.08
+    assert found.step_s == 0.24
     assert found.table.rows[0] == 1
