@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from functools import lru_cache
+from functools import cache
 from math import gcd, lcm
 
 import numpy as np
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 PCM = NDArray[np.int16]
 MAX_CHANNELS = 8  # of a recording or a stream as sent
+USUAL_HZ = frozenset((8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000))
+"""Rates whose blocks are measured: that takes milliseconds, and a client may name any rate."""
 LONGEST_BLOCK = range(1 << 16)  # samples in two of soxr's blocks: 29,000 at 192 kHz, fewer at lower rates
 BLOCK_S = 2  # block length of a recording: decoded and resampled in a few milliseconds
 
@@ -40,8 +42,10 @@ class Resampler:
         return complete
 
     def samples_until(self, count: int) -> int:
-        """Return how many samples must be received, at least, until `count` more are complete."""
+        """Return how many samples must be received, at least, until `count` more are complete; 0 if not known."""
         rate_in, rate_out = self._rates
+        if rate_in not in USUAL_HZ:
+            return 0
         first, period = block_ends(rate_in, rate_out)
         needed = -(-(self._complete + count) * rate_in // rate_out)  # no sample is complete before its time
         blocks = max(-(-(needed - first) // period), (self._received - first) // period + 1, 0)
@@ -59,7 +63,7 @@ def _stream(rate_in: int, rate_out: int) -> soxr.ResampleStream:
     return soxr.ResampleStream(rate_in, rate_out, 1, dtype="float32", quality="HQ")
 
 
-@lru_cache(maxsize=64)
+@cache
 def block_ends(rate_in: int, rate_out: int) -> tuple[int, int]:
     """Return after how many samples a fresh stream of soxr returns any, and after how many more each time.
 
@@ -154,7 +158,8 @@ def primed_start(pushed: int, rate: int, model_rate: int) -> tuple[int, int]:
         return pushed, 0
     shared = gcd(rate, model_rate)
     unit, units_out = rate // shared, model_rate // shared  # input samples, and output samples for them
-    block = aligned if (aligned := lcm(block_ends(rate, model_rate)[1], unit)) < rate else unit
+    aligned = lcm(block_ends(rate, model_rate)[1], unit) if rate in USUAL_HZ else rate
+    block = aligned if aligned < rate else unit
     latest = pushed * unit // units_out - round(MARGIN_S * rate)
     start = max(0, latest // block * block)
     return start, pushed - start * units_out // unit

@@ -206,7 +206,9 @@ class StepCutter:
 
     @property
     def samples_to_step(self) -> int:
-        """Samples that complete a step, at least. 0 if that is not known: audio that starts with a lead."""
+        """Samples that complete a step, at least. 0 if that is not known: audio that starts with a lead, or of
+        an unusual rate.
+        """
         if self._lead is not None and not (self._pushed or self._steps.filled):
             return 0
         samples = self.step_samples - self._steps.filled
