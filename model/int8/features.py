@@ -100,10 +100,19 @@ class FeatureTables:
     ) -> FeaturePlan:
         """Return the plan of compiled code; `keep` copies an array and returns its address; mean and scale (F,)."""
         return FeaturePlan(
-            keep(self.window), keep(self.twiddles), keep(self.splits), keep(self.order), keep(self.bands),
-            keep(self.weights), keep(mean), keep(scale), len(self.window) // LANES, config.fft_size, len(self.bands),
-            config.hop_samples,
-        )  # fmt: skip
+            window=keep(self.window),
+            twiddles=keep(self.twiddles),
+            splits=keep(self.splits),
+            order=keep(self.order),
+            bands=keep(self.bands),
+            band_weights=keep(self.weights),
+            mean=keep(mean),
+            scale=keep(scale),
+            window_vectors=len(self.window) // LANES,
+            fft_size=config.fft_size,
+            band_count=len(self.bands),
+            hop=config.hop_samples,
+        )
 
 
 def circle(count: int, parts: int) -> NDArray[np.float32]:
