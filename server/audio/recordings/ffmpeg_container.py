@@ -190,8 +190,8 @@ def _with_sizes(body: bytes) -> bytes:
         name, name_bytes, width, counted, least, at = b"data", 16, 8, 24, 24, 40
     else:
         return body
-    sized, head_bytes = bytearray(body), name_bytes + width
-    begins, is_open = [0] if at <= len(body) else [], False  # of chunks whose size may be open
+    head_bytes = name_bytes + width
+    begins = [0] if at <= len(body) else []  # of chunks whose size may be open
     for _ in range(MAX_CHUNKS):
         if at + head_bytes > len(body):
             break
@@ -201,13 +201,15 @@ def _with_sizes(body: bytes) -> bytes:
         size = int.from_bytes(body[at + name_bytes : at + head_bytes], order)
         at += max(size + head_bytes - counted, head_bytes)
         at += at % 2 if order == "big" else -at % 8
-    for at in begins:
-        size = int.from_bytes(body[at + name_bytes : at + head_bytes], order)
-        if size < least or size >= OPEN or (size == least and is_open):
-            is_open = True
-            size = min(len(body) - at - head_bytes + counted, 256**width - 1)
-            sized[at + name_bytes : at + head_bytes] = size.to_bytes(width, order)
-    return bytes(sized)
+    sized: bytearray | None = None  # a copy, once a size is open
+    for begin in begins:
+        field = slice(begin + name_bytes, begin + head_bytes)
+        size = int.from_bytes(body[field], order)
+        if size < least or size >= OPEN or (size == least and sized is not None):
+            sized = bytearray(body) if sized is None else sized
+            size = min(len(body) - begin - head_bytes + counted, 256**width - 1)
+            sized[field] = size.to_bytes(width, order)
+    return body if sized is None else bytes(sized)
 
 
 def _after_tags(body: bytes) -> int:
