@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from model.config import ENGLISH, TAIL_FRAMES, ModelConfig
+from model.config import BEAMS, ENGLISH, REACH, TAIL_FRAMES, ModelConfig
 
 ATTENTION_ARCHITECTURE = "ctc-attention"
 HOPS = 2  # 10 ms features a frame
@@ -42,6 +42,7 @@ class AttentionConfig:
     """
 
     search_limits: ClassVar[tuple[int, float]] = (256, 12.0)  # of twice the frames a word. Source: model/LOG.md
+    interim_limits: ClassVar[tuple[int, float]] = (BEAMS, REACH)  # if the segment is searched again
     name: str = "tutti"
     version: str = "0"
     sample_rate: int = 16_000

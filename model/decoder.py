@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import model
-from model.attention_config import OwnConfig
+from model.attention_config import AttentionConfig, OwnConfig
 from model.config import BEAMS
 from model.ctc.acknowledgements import SUFFIX as ACKNOWLEDGEMENTS_SUFFIX
 from model.ctc.acknowledgements import AcknowledgementNetwork, AcknowledgingDecoder
@@ -47,6 +47,7 @@ PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over pho
 SECOND_PASS_BEAMS = 512  # of the second pass. Source: model/LOG.md
 
 DecoderName = Literal["auto", "greedy", "beam"]
+SecondPassName = Literal["context", "accurate"]
 LanguageModelName = Path | Literal["off"] | None
 """A file; no language model; or the shipped one."""
 
@@ -127,9 +128,19 @@ def _grammar_files(folder: Path) -> list[Path]:
     return paths
 
 
-def own_search(config: OwnConfig, beams: int | None, language: Language, **options: Any) -> BeamDecoder:
-    """The beam search over one of our models' outputs: phones where both sides know them, else letters."""
-    width, reach = config.search_limits
+def own_search(
+    config: OwnConfig,
+    beams: int | None,
+    language: Language,
+    *,
+    limits: tuple[int, float] | None = None,
+    **options: Any,
+) -> BeamDecoder:
+    """The beam search over one of our models' outputs: phones where both sides know them, else letters.
+
+    `limits`: hypotheses, unless `beams` says how many, and the nats within which they lie; by default the model's.
+    """
+    width, reach = limits or config.search_limits
     return BeamDecoder(
         config.vocabulary,
         config.frame_s,
@@ -231,26 +242,35 @@ def acknowledging_of(facts: ModelFacts, decoder: Decoder) -> AcknowledgingDecode
     return AcknowledgingDecoder(decoder, AcknowledgementNetwork.load(path, decoder.phone_lexicon.phones))
 
 
-def accurate_of(
+def second_passes_of(
     facts: ModelFacts, decoder: Decoder, lm: LanguageModelName = None, checkpoint: Path | None = None
-) -> TwoPassDecoder | None:
-    """The decoder whose finished segments get a second pass: a wider search, with the shipped n-grams two networks.
+) -> dict[SecondPassName, TwoPassDecoder]:
+    """Decoders whose finished segments get a second pass, by the finals for which they are.
 
     `checkpoint`: file of the model, None for the shipped one. A network with `segment_context` processes the segment
-    again; without, the second pass would compute the stream's outputs again, which are kept, so it searches those. With
-    the shipped n-grams an encoder-decoder network writes the segment as well. None for published models, for greedy
-    decoding, and for a network with `segment_context` in floats. Raises: ModelError.
+    again: for `context` that is searched as the stream is, whose own search may then be narrower. For `accurate` the
+    search is wider, and with the shipped n-grams an encoder-decoder network writes the segment as well; other networks
+    would compute the stream's outputs again, which are kept, so it searches those. Empty for published models, for
+    greedy decoding, and for a network with `segment_context` in floats. Raises: ModelError.
     """
     if facts.published or not isinstance(decoder, BeamDecoder):
-        return None
+        return {}
     config = facts.own_config
     if config.segment_context and facts.precision != "int8":
-        return None
+        return {}
     reader = reader_for(facts, checkpoint) if config.segment_context else None
-    search = own_search(config, SECOND_PASS_BEAMS, Language(decoder.lm, decoder.phone_lexicon, decoder.weights))
+    language = Language(decoder.lm, decoder.phone_lexicon, decoder.weights)
     writes = language_model_path(lm, config.language) == SHIPPED_LM
     writes = writes and config.sample_rate == SegmentTranscriber.sample_rate
-    return TwoPassDecoder(decoder, search, reader, SegmentTranscriber() if writes else None)
+    wide = own_search(config, SECOND_PASS_BEAMS, language)
+    passes: dict[SecondPassName, TwoPassDecoder] = {
+        "accurate": TwoPassDecoder(decoder, wide, reader, SegmentTranscriber() if writes else None)
+    }
+    if isinstance(config, AttentionConfig):
+        width, _ = config.interim_limits
+        narrow = own_search(config, min(width, decoder.beams), language, limits=config.interim_limits)
+        passes["context"] = TwoPassDecoder(narrow, decoder, reader)
+    return passes
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:

@@ -26,7 +26,7 @@ from model.attention import step as attention
 from model.audio import levels
 from model.checkpoint import GRU
 from model.ctc.search import kernel
-from model.decoder import accurate_of, decoder_of
+from model.decoder import decoder_of, second_passes_of
 from model.int8 import step
 from model.lm.arpa import read_arpa
 from model.lm.arpa_rows import parse_rows
@@ -86,9 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _timed("8-bit step of GRUs", lambda: gru.slots(capacity=1, largest=1).run([0]), step.step)
 
     def search() -> None:
-        accurate = accurate_of(model.facts, decoder_of(model.facts, decoder="beam"))
-        if accurate is not None:
-            accurate.warm_up()
+        for decoder in second_passes_of(model.facts, decoder_of(model.facts, decoder="beam")).values():
+            decoder.warm_up()
 
     _timed("network of finished segments", SegmentTranscriber().warm_up, moonshine.read)
     _timed("levels of the audio", levels.warm_up, levels.write_levels)

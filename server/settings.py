@@ -109,9 +109,10 @@ class Settings(BaseSettings):
     """Hypotheses that beam search keeps. By default 256, for GRUs 128, for a transducer 4."""
     lm: Literal["off"] | Path | None = None
     """Language model, `.arpa`, `.arpa.gz` or `.lm`; `off` for none. By default the shipped one."""
-    finals: Literal["auto", "fast", "accurate"] = "auto"
-    """Finals of requests that do not ask: `accurate` adds a second pass over each finished segment; `auto` for
-    recordings alone, whose words matter more than their time."""
+    finals: Literal["auto", "fast", "context", "accurate"] = "auto"
+    """Finals of requests that do not ask. With `context` the network computes each finished segment once more, as a
+    whole; with `accurate` a larger one reads it as well. `auto`: accurate for recordings, context for live streams,
+    fast for turns and for streams that resume."""
     second_pass: Annotated[str, AfterValidator(whisper_folder)] | None = None
     """`whisper:DIR`: accurate finals by this Whisper model, for models of its languages, if they come in time."""
     second_pass_timeout_s: float = Field(2.0, gt=0)
@@ -327,16 +328,6 @@ class Settings(BaseSettings):
         """Return the settings of a shipped model alone: the language model's file, if any, is of English words."""
         english = entry.languages == ("en",)
         return self.of_model(entry).model_copy(update={"lm": self.lm if english or self.lm == "off" else None})
-
-    @property
-    def live_finals(self) -> Literal["fast", "accurate"]:
-        """Finals of live streams that do not ask."""
-        return "accurate" if self.finals == "accurate" else "fast"
-
-    @property
-    def recording_finals(self) -> Literal["fast", "accurate"]:
-        """Finals of recordings that do not ask."""
-        return "fast" if self.finals == "fast" else "accurate"
 
     @property
     def whisper(self) -> Path | None:

@@ -1,9 +1,9 @@
 """Two-pass decoding: a narrow beam search during speech, and a wide beam search over the whole segment when it ends.
 
 The second pass searches the segment again, including stable words: over the outputs of a `Reader`, which processes the
-segment's audio as a whole, or without one over the outputs of the stream, which are kept. It works on copies, so any
-thread may run it while the stream continues. Source of two passes, the second over the whole segment: Sainath et al.
-2019, "Two-Pass End-to-End Speech Recognition".
+segment's audio as a whole, or without one over the outputs of the stream, which are kept then. It works on copies, so
+any thread may run it while the stream continues. Source of two passes, the second over the whole segment: Sainath et
+al. 2019, "Two-Pass End-to-End Speech Recognition".
 
 With a `Transcriber` an encoder-decoder network writes the segment's text, and what it is sure of is taken
 (`model.ctc.combination`).
@@ -34,8 +34,8 @@ from model.ctc.search.saved_beam import Memory
 from model.ctc.words import Word
 
 KEPT_S = 60.0
-"""Most seconds of frames that a stream keeps. An open text that began earlier has no second pass; usual segments are
-shorter."""
+"""Most seconds of frames, or of audio, that a stream keeps. An open text that began earlier has no second pass; usual
+segments are shorter."""
 LEAD_S = 2.0
 """Seconds before the first open word from which the second pass starts: the first pass may have missed a word there."""
 
@@ -59,7 +59,7 @@ class Reader:
 class TwoPassState(SearchedState):
     """Decoder state of one stream: the state of the first pass, and the input of a second pass over the open text."""
 
-    kept: KeptFrames = field(default_factory=KeptFrames)
+    kept: KeptFrames = field(default_factory=KeptFrames)  # with a reader only where they would begin
     onset: Onset | None = None  # at `kept.begin`; None after silence or a committed word
     context: tuple[str, ...] = ()  # the last words taken
     taken_end: int = 0  # frame in which they end
@@ -69,7 +69,8 @@ class TwoPassState(SearchedState):
 class OpenText:
     """Input of one second pass; it shares nothing with the stream."""
 
-    frames: KeptFrames
+    begin: int  # its first frame
+    frames: KeptFrames | None  # None: the reader computes them
     lm_state: int | None  # of the second pass's language model at its start; None: there is no such model
     onset: Onset | None
     last_end: int
@@ -111,7 +112,7 @@ class TwoPassDecoder(SearchDecoder):
             raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
         super().__init__(first)
         self.first, self.second = first, second
-        self._keeper = keeper_of(first)
+        self._keeper = keeper_of(first) if reader is None else None
         self._kept = round(KEPT_S / self.frame_s)
         self._lead = round(LEAD_S / self.frame_s)
         self._context = 0 if second.lm is None else second.lm.order - 1
@@ -168,6 +169,8 @@ class TwoPassDecoder(SearchDecoder):
         log_probs = self.first.own(log_probs)
         before = [state.first.frames for state in states]
         self.first.search([state.first for state in states], log_probs)
+        if self._keeper is None:
+            return
         new = ((state.kept, state.first.frames - at) for state, at in zip(states, before, strict=True))
         self._keeper.keep(new, log_probs)
         for state in states:
@@ -198,7 +201,7 @@ class TwoPassDecoder(SearchDecoder):
     def _forget(self, state: TwoPassState) -> None:
         """Drop frames of taken words, and frames that are too old."""
         kept = state.kept
-        begin = max(state.taken_end, kept.end - self._kept)
+        begin = max(state.taken_end, state.first.frames - self._kept)
         if begin > kept.begin:
             kept.drop(begin)
             state.onset = None
@@ -208,21 +211,22 @@ class TwoPassDecoder(SearchDecoder):
     def second_pass(self, state: TwoPassState, audio: FrameAudio | None) -> SecondPass | None:
         """Return a function that runs the second pass over the open text, on any thread, independent of later changes.
 
-        `audio`: audio of the latest frames, for the reader. Of frames before it, the stream's outputs are searched; of
-        all frames if it is None.
+        `audio`: audio of the latest frames, for the reader and the transcriber.
 
-        The function returns the words of the whole segment, possibly none. None without words. Call it before `take`.
+        The function returns the words of the whole segment, possibly none. None without words, and without the audio
+        that the reader needs. Call it before `take`.
         """
         first, words = state.first, self.words(state)
         if not words:
             return None
         opened = round(words[0].start_s / self.frame_s)
-        begin = max(state.kept.begin, first.frames - self._kept, opened - self._lead)
-        if opened < begin:
+        begin = max(state.kept.begin, state.taken_end, first.frames - self._kept, opened - self._lead)
+        if opened < begin or (self._reader is not None and (audio is None or audio.frame > begin)):
             return None
         at_start = begin == state.kept.begin
         text = OpenText(
-            frames=state.kept.since(begin),
+            begin=begin,
+            frames=None if self._keeper is None else state.kept.since(begin),
             lm_state=self._lm_state(state.context),
             onset=state.onset if at_start else None,
             last_end=state.taken_end,
@@ -244,7 +248,7 @@ class TwoPassDecoder(SearchDecoder):
         audio, transcriber = text.audio, self._transcriber
         if transcriber is None or audio is None:
             return self._search(text)
-        begin = max(text.frames.begin, audio.frame)
+        begin = max(text.begin, audio.frame)
         pcm = audio.pcm[round((begin - audio.frame) * self.frame_s * transcriber.sample_rate) :]
         return combined(partial(self._search, text), text.words, (pcm, begin * self.frame_s), text.bias, transcriber)
 
@@ -252,23 +256,24 @@ class TwoPassDecoder(SearchDecoder):
         """Search an open text; return its words."""
         second = self.second
         state = state_at(
-            second, text.frames.begin, text.bias, lm_state=text.lm_state, onset=text.onset, last_end=text.last_end
+            second, text.begin, text.bias, lm_state=text.lm_state, onset=text.onset, last_end=text.last_end
         )
-        log_probs = text.frames.log_probs(len(second.vocabulary), second.symbols.blank)  # (1, T, V)
-        if self._reader is not None and text.audio is not None:
-            self._replace(log_probs[0], text.frames.begin, text.audio, self._reader)
-        second.search([state], log_probs)
+        second.search([state], self._log_probs(text))
         words = second.take(state)
         second.release(state)
         return words
 
-    def _replace(self, log_probs: LogProbs, begin: int, audio: FrameAudio, reader: Reader) -> None:
-        """Replace log_probs (T, V) of the frames from `begin` on by those of the reader for `audio`."""
-        skipped = max(0, begin - round(CONTEXT_S / self.frame_s) - audio.frame)
+    def _log_probs(self, text: OpenText) -> LogProbs:
+        """Return the log-probs (1, T, V) of an open text's frames."""
+        if text.frames is not None:
+            return text.frames.log_probs(len(self.second.vocabulary), self.second.symbols.blank)
+        reader, audio = self._reader, text.audio
+        assert reader is not None, "frames are kept without one"
+        assert audio is not None, "there is no second pass without it"
+        skipped = max(0, text.begin - round(CONTEXT_S / self.frame_s) - audio.frame)
         first = audio.frame + skipped // reader.step_frames * reader.step_frames
         rows = reader.read(audio.pcm[(first - audio.frame) * reader.frame_samples :])
-        rows = self.second.own(rows[None])[0, max(0, begin - first) :]  # (T', V), T' <= T
-        log_probs[len(log_probs) - len(rows) :] = rows
+        return self.second.own(rows[None, text.begin - first :])
 
     # Copies
 

@@ -272,8 +272,8 @@ LmOption = Annotated[
 FinalsOption = Annotated[
     str | None,
     typer.Option(
-        help="fast, or accurate: a second pass over each finished segment. Default: accurate for recordings; fast for "
-        "live audio, and in tutti evaluate."
+        help="fast; context: the network computes each finished segment once more, as a whole; or accurate: a larger "
+        "network reads it, too. Default: accurate for recordings; context for live audio, and in tutti evaluate."
     ),
 ]
 UrlOption = Annotated[str | None, typer.Option(help="Running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]

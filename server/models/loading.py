@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from model.acoustic import load_model
 from model.audio import levels
 from model.checkpoint import digest_of
-from model.ctc.interface import Decoder
+from model.ctc.interface import Decoder, TwoPass
 from model.ctc.interface import digest_of as digest_of_parts
-from model.decoder import accurate_of, decoder_of, grammars_of
+from model.decoder import decoder_of, grammars_of, second_passes_of
 from model.errors import CheckpointError
 from model.facts import AcousticModel, ModelFacts
 from model.published.timing import PublishedDescription
@@ -26,6 +26,7 @@ from server.models.engine_source import AuxiliaryModel, EngineSource, LocalEngin
 from server.models.selection import is_english, is_language
 from server.models.whisper import whisper_decoder
 from server.recognition.segments.speaker_rules import SPEAKER_HZ, SPEAKER_WINDOW
+from server.recognition.session_options import Finals
 from server.recognition.steps import Auxiliary
 from server.settings import Settings
 
@@ -78,17 +79,19 @@ def load_decoders(
         facts, decoder=settings.decoder, beams=settings.beams, lm=settings.lm, reproducible=settings.reproducible
     )
     grammars = grammars_of(facts, settings.beams, settings.grammars) if decoder.supports_bias else {}
-    accurate = accurate_of(facts, decoder, settings.lm, settings.model)
-    again = {} if accurate is None else {name: accurate.over(search) for name, search in grammars.items()}
+    passes = dict[tuple[Finals, str], Decoder]()
+    for finals, again in second_passes_of(facts, decoder, settings.lm, settings.model).items():
+        passes[finals, ""] = again
+        for name, search in grammars.items():
+            passes[finals, name] = again.over(search)
     named = (None, ()) if entry is None else (entry.name, entry.languages)
-    loaded = LoadedModel.of(
-        facts, decoder, *named, engines=engines, grammars=grammars, accurate=accurate, accurate_grammars=again
-    )
+    loaded = LoadedModel.of(facts, decoder, *named, engines=engines, grammars=grammars, passes=passes)
     by_whisper = whisper_decoder(decoder, facts.config, loaded.languages, settings)
     if by_whisper is not None:
-        loaded = replace(loaded, accurate=by_whisper, accurate_grammars={})
-    if loaded.accurate is not None and settings.finals == "accurate":
-        loaded.accurate.warm_up()
+        loaded = replace(loaded, passes={("accurate", ""): by_whisper})
+    usual = loaded.passes.get(("context" if settings.finals == "auto" else settings.finals, ""))
+    if isinstance(usual, TwoPass):
+        usual.warm_up()
     if is_english(loaded.languages):
         shipped_tagger().warm_up()
     return loaded
@@ -151,8 +154,8 @@ def speaker_weights() -> str:
 class LoadedModel:
     """A model with its decoders, the name it is served under, and its languages (empty: not known).
 
-    `engines` compute its steps. `grammars` are decoders of one kind of phrase, which clients choose by name;
-    `accurate` makes accurate finals, `accurate_grammars` those of a grammar.
+    `engines` compute its steps. `grammars` are decoders of one kind of phrase, which clients choose by name; `passes`
+    those with a second pass, by their finals and the name of a grammar, empty for none.
     """
 
     name: str
@@ -161,8 +164,7 @@ class LoadedModel:
     engines: EngineSource
     decoder: Decoder
     grammars: Mapping[str, Decoder] = field(default_factory=dict)
-    accurate: Decoder | None = None
-    accurate_grammars: Mapping[str, Decoder] = field(default_factory=dict)
+    passes: Mapping[tuple[Finals, str], Decoder] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -174,8 +176,7 @@ class LoadedModel:
         *,
         engines: EngineSource | None = None,
         grammars: Mapping[str, Decoder] | None = None,
-        accurate: Decoder | None = None,
-        accurate_grammars: Mapping[str, Decoder] | None = None,
+        passes: Mapping[tuple[Finals, str], Decoder] | None = None,
     ) -> LoadedModel:
         """Name a model, by default by its own name. Facts need `engines`; a model's default is this process.
 
@@ -188,7 +189,7 @@ class LoadedModel:
             facts, engines = acoustic.facts, engines or LocalEngines.of(acoustic)
         name = name or facts.config.name
         languages = languages or facts.config.languages or ((name,) if is_language(name) else ())
-        return cls(name, languages, facts, engines, decoder, grammars or {}, accurate, accurate_grammars or {})
+        return cls(name, languages, facts, engines, decoder, grammars or {}, passes or {})
 
     @property
     def card(self) -> ModelCard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from model.ctc.bias import BiasError
 from model.ctc.interface import Decoder
@@ -22,6 +23,7 @@ from server.recognition.keyterms.keyterms import check_speakable
 from server.recognition.recognizer import Recognizer
 from server.recognition.request import (
     ACCURATE,
+    CONTEXT,
     FORKS,
     GRAMMAR,
     RECEIPT,
@@ -29,6 +31,7 @@ from server.recognition.request import (
     REST,
     RESUMABLE,
     REWIND,
+    SECOND_PASS,
     SPEAKERS,
     WAIT,
     Feature,
@@ -61,12 +64,10 @@ class ModelService:
     card: ModelCard
     decoder: Decoder
     grammars: Mapping[str, Decoder]
-    accurate: Decoder | None  # for streams that ask for accurate finals; None: not available
-    accurate_grammars: Mapping[str, Decoder]
+    passes: Mapping[tuple[Finals, str], Decoder]  # with a second pass, by finals and grammar ("": none)
     rewind: Decoder | None  # for streams whose finals can be decoded again; None: not available
     acknowledging: Decoder | None  # for streams of turns; None: acknowledgements are known by their text alone
-    finals: Finals  # of live streams that do not ask
-    recording_finals: Finals  # of recordings that do not ask
+    finals: Finals | Literal["auto"]  # of requests that do not ask
     recognizer: Recognizer
     metrics: ModelMetrics
     tickets: TicketService
@@ -86,7 +87,7 @@ class ModelService:
     @property
     def _by_whisper(self) -> bool:
         """Whether accurate finals are those of Whisper."""
-        return isinstance(self.accurate, WhisperDecoder)
+        return isinstance(self.passes.get(("accurate", "")), WhisperDecoder)
 
     def session(self, request: Request, limits: Limits) -> Session:
         """Make the session of one connection or upload. Raises: BadParameter."""
@@ -134,8 +135,9 @@ class ModelService:
     def decoder_for(self, request: Request) -> Decoder:
         """Return the decoder of a request that was checked."""
         options = self._settled(request)
-        if options.finals == "accurate":
-            chosen = self._accurate_for(options)
+        chosen: Decoder | None
+        if options.finals not in {None, "fast"}:
+            chosen = self.passes[options.finals, options.grammar]
         elif options.grammar:
             chosen = self.grammars[options.grammar]
         else:
@@ -145,21 +147,31 @@ class ModelService:
         assert chosen is not None, "checked"
         return chosen
 
-    def _accurate_for(self, options: SessionOptions) -> Decoder | None:
-        """Return the decoder of accurate finals, None if there is none."""
-        return self.accurate_grammars.get(options.grammar) if options.grammar else self.accurate
+    def finals_of(self, request: Request) -> Finals:
+        """Return the finals of a request: those that it asks for, else the default, which yields to other features.
+
+        By default recordings have accurate ones. Live streams have those of the network with the segment as context,
+        but turns do not, whose early ends would wait, nor streams that resume, whose clients would send audio again.
+        """
+        options, finals = request.options, self.finals
+        if options.finals is not None:
+            return options.finals
+        if finals == "auto" and not request.live:
+            finals = "accurate"
+        elif finals == "auto":
+            finals = "fast" if options.resumable or options.fork_after_s is not None else "context"
+        foreign = self._by_whisper and any(feature.counts(request) for feature in _REPEATED)
+        if foreign or (finals, options.grammar) not in self.passes or is_excluded(SECOND_PASS[finals], request):
+            return "fast"
+        return finals
 
     def _settled(self, request: Request) -> SessionOptions:
         """Return the options of a session: defaults are set, and features that yield to others are left out."""
         options = request.options
-        foreign = self._by_whisper and any(feature.counts(request) for feature in _REPEATED)
-        excluded = is_excluded(ACCURATE, request) or foreign
-        usual = self.finals if request.live else self.recording_finals
-        default = "fast" if self._accurate_for(options) is None or excluded else usual
         return replace(
             options,
             sample_rate=options.sample_rate or self.config.sample_rate,
-            finals=options.finals or default,
+            finals=self.finals_of(request),
             number_language=number_language(self.spoken(options.language)),
             language=None if options.language is None else tag_of(options.language),
             prompts=self.facts.prompts,
@@ -172,10 +184,15 @@ class ModelService:
         if grammar not in self.grammars:
             there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
             lacking[GRAMMAR] = f"grammar: the model {self.name!r} does not have {grammar[:SHOWN]!r}; {there}"
-        if self._accurate_for(request.options) is None:
+        if ("accurate", grammar) not in self.passes:
             lacking[ACCURATE] = (
                 f"finals: accurate is not available for model {self.name!r}: it needs beam search and a model "
                 "trained by this project"
+            )
+        if ("context", grammar) not in self.passes:
+            lacking[CONTEXT] = (
+                f"finals: context is not available for model {self.name!r}: it needs beam search, 8-bit weights and a "
+                "network with attention trained by this project, and no second pass by Whisper"
             )
         if self._by_whisper and request.options.finals == "accurate":
             lacking |= {

@@ -76,12 +76,13 @@ class ServiceBuilder:
         """Return the service of a model; nothing runs before its recognizer starts. Raises: SettingsError."""
         config, metrics = model.facts.config, self._metrics.of_model(model.name)
         voice = self._voice(model)
+        by_whisper = isinstance(model.passes.get(("accurate", "")), WhisperDecoder)
         recognizer = Recognizer(
             config,
             metrics,
             engines=self._engines(model),
             slots=self._slots(model.name, config, metrics),
-            second_pass=self._timed_pass if isinstance(model.accurate, WhisperDecoder) else self._second_pass,
+            second_pass=self._timed_pass if by_whisper else self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
             fork_slots=self._settings.forks_here,
             clock=self._clock,
@@ -96,12 +97,10 @@ class ServiceBuilder:
             model.card,
             model.decoder,
             model.grammars,
-            model.accurate,
-            model.accurate_grammars,
+            model.passes,
             rewind_of(model.decoder),
             acknowledging_of(model.facts, model.decoder),
-            self._settings.live_finals,
-            self._settings.recording_finals,
+            self._settings.finals,
             recognizer,
             metrics,
             tickets,
@@ -183,9 +182,9 @@ class ServiceBuilder:
 
         def setup() -> tuple[str, ...]:
             rules = (settings.min_endpoint_ms, settings.max_utterance_s, settings.rest_s)
-            second = [] if model.accurate is None else [model.accurate, *model.accurate_grammars.values()]
-            decoders = [one.digest for one in (model.decoder, *model.grammars.values(), *second)]
-            others = repr(rules), settings.vad, voices, settings.live_finals
+            all_decoders = model.decoder, *model.grammars.values(), *model.passes.values()
+            decoders = [decoder.digest for decoder in all_decoders]
+            others = repr(rules), settings.vad, voices, settings.finals
             return model.facts.digest, model.facts.precision, *decoders, *others
 
         return TicketService(

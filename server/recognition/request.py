@@ -59,6 +59,8 @@ def _has_number(request: Request) -> bool:
 
 GRAMMAR = Feature("grammar", lambda request: request.options.grammar)
 ACCURATE = Feature("finals=accurate", lambda request: request.options.finals == "accurate")
+CONTEXT = Feature("finals=context", lambda request: request.options.finals == "context")
+SECOND_PASS = {"accurate": ACCURATE, "context": CONTEXT}
 REWIND = Feature("rewind", lambda request: request.options.rewind_s, live_only=True)
 REDACT = Feature("redact", lambda request: request.options.redact)
 RECEIPT = Feature("receipt", lambda request: request.options.receipts)
@@ -74,14 +76,14 @@ NUMBER_TERMS = Feature(
     "redact and key terms that have numbers", lambda request: request.options.redact and _has_number(request)
 )
 READ_AGAIN = Feature(
-    "resumable and finals=accurate",
-    lambda request: request.options.resumable and ACCURATE.asked(request),
+    "resumable and a second pass",
+    lambda request: request.options.resumable and any(one.asked(request) for one in SECOND_PASS.values()),
     live_only=True,
 )
 SPEAKERS = Feature("diarize", lambda request: request.options.speakers)
 PACKED = Feature("an encoding that is compressed or in a container", lambda request: request.form.encoding not in PLAIN)
 
-FEATURES = (GRAMMAR, ACCURATE, REWIND, REDACT, RECEIPT, RESUMABLE, UTTERANCES, SMART, SPEAKERS, WAIT)
+FEATURES = (GRAMMAR, ACCURATE, CONTEXT, REWIND, REDACT, RECEIPT, RESUMABLE, UTTERANCES, SMART, SPEAKERS, WAIT)
 """Features that may be refused, in the order in which they are checked."""
 
 
@@ -107,8 +109,10 @@ _RAW = f"requires one of encoding={', '.join(sorted(PLAIN))}"
 _TICKETS = "tickets do not hold its state"
 EXCLUSIONS = (
     Exclusion(ACCURATE, STABLE_WORDS, "the second pass may change them"),
+    Exclusion(CONTEXT, STABLE_WORDS, "the second pass may change them"),
     Exclusion(REWIND, GRAMMAR, "there is one decoder a stream"),
     Exclusion(REWIND, ACCURATE, "a correction has words of the first pass"),
+    Exclusion(REWIND, CONTEXT, "a correction has words of the first pass"),
     Exclusion(REWIND, REDACT, "a number may begin before the new words"),
     Exclusion(REWIND, RESUMABLE, _TICKETS),
     Exclusion(REWIND, RECEIPT, "a correction has no receipt"),

@@ -18,7 +18,7 @@ IN_FLIGHT_S = 4.0  # of an upload: enough to fill a row of every batch while the
 MAX_BACKLOG_S = IN_FLIGHT_S + 2 * BLOCK_S  # of an upload
 
 
-Finals = Literal["fast", "accurate"]  # accurate: a second pass over ended segments
+Finals = Literal["fast", "context", "accurate"]  # context and accurate: a second pass over ended segments
 FINALS: tuple[Finals, ...] = get_args(Finals)
 InterimStability = Literal["low", "high"]  # low: partials have all words; high: only those that are settled
 INTERIM_STABILITIES: tuple[InterimStability, ...] = get_args(InterimStability)

@@ -167,12 +167,12 @@ def _forms_differ(setup: Setup, replica: Replica) -> list[Difference]:
 def _model(setup: Setup, model: ModelService) -> ModelService:
     """Return a model with the finals of the stream's server for streams that do not ask. Raises: BadReceipt."""
     try:
-        finals = finals_of(str(setup.settings["finals"])) or model.finals
+        finals = finals_of(str(setup.settings["finals"]))
     except (BadParameter, KeyError) as error:
         raise BadReceipt(f"the stream cannot be replayed here: {error}") from error
-    if finals == "accurate" and model.accurate is None:
-        raise BadReceipt(f"the stream cannot be replayed here: model {model.name!r} has no accurate finals")
-    return replace(model, finals=finals)
+    if finals not in {None, "fast"} and (finals, "") not in model.passes:
+        raise BadReceipt(f"the stream cannot be replayed here: model {model.name!r} has no {finals} finals")
+    return replace(model, finals=finals or model.finals)
 
 
 def _request(setup: Setup, model: ModelService) -> ListenRequest:

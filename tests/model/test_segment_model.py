@@ -15,7 +15,7 @@ from model import checkpoint, segment_model
 from model.acoustic import load_own, log_probs_of
 from model.attention.model import AttentionModel
 from model.ctc.interface import FrameAudio
-from model.decoder import accurate_of, decoder_of, grammars_of
+from model.decoder import decoder_of, grammars_of, second_passes_of
 from model.errors import CheckpointError
 from model.facts import AcousticModel, ModelFacts
 from model.recordings import PCM, read_pcm
@@ -48,32 +48,31 @@ def speech(model: AttentionModel) -> PCM:
 
 
 def test_a_network_without_segment_context_searches_the_outputs_of_the_stream(gru: AcousticModel) -> None:
-    accurate = accurate_of(gru.facts, decoder_of(gru.facts))
-    assert accurate is not None
+    passes = second_passes_of(gru.facts, decoder_of(gru.facts))
+    assert list(passes) == ["accurate"], "the segment's own context gives it nothing"
+    accurate = passes["accurate"]
     accurate.warm_up()
     assert accurate.reads_audio, "for the network that writes segments"
     assert accurate.second.weights == accurate.first.weights
-    alone = accurate_of(gru.facts, decoder_of(gru.facts, lm="off", decoder="beam"), "off")
-    assert alone is not None
+    alone = second_passes_of(gru.facts, decoder_of(gru.facts, lm="off", decoder="beam"), "off")["accurate"]
     assert not alone.reads_audio
     narrow = dataclasses.replace(gru.facts, config=dataclasses.replace(gru.config, sample_rate=8_000))
-    by_telephone = accurate_of(narrow, decoder_of(narrow))
-    assert by_telephone is not None
+    by_telephone = second_passes_of(narrow, decoder_of(narrow))["accurate"]
     assert not by_telephone.reads_audio, "that network reads 16 kHz alone"
     in_floats = dataclasses.replace(gru.facts, precision="bf16")
-    assert accurate_of(in_floats, decoder_of(in_floats)) is not None
-    assert accurate_of(gru.facts, decoder_of(gru.facts, decoder="greedy")) is None
+    assert second_passes_of(in_floats, decoder_of(in_floats))
+    assert not second_passes_of(gru.facts, decoder_of(gru.facts, decoder="greedy"))
 
 
+@pytest.mark.parametrize("finals", ["context", "accurate"])
 def test_a_network_with_segment_context_processes_the_segment_again(
-    model: AttentionModel, speech: PCM, monkeypatch: pytest.MonkeyPatch
+    model: AttentionModel, speech: PCM, monkeypatch: pytest.MonkeyPatch, finals: Any
 ) -> None:
     """The words of the final are those of `read`, whatever the stream computed."""
     facts, read = model.facts, AttentionModel.read
     given: list[PCM] = []
     monkeypatch.setattr(AttentionModel, "read", lambda self, pcm: given.append(pcm) or read(self, pcm))
-    accurate = accurate_of(facts, decoder_of(facts))
-    assert accurate is not None
+    accurate = second_passes_of(facts, decoder_of(facts))[finals]
     assert accurate.reads_audio
     state: Any = accurate.start(0)
     rows = model.read(speech)[facts.config.delay_frames :]
@@ -87,7 +86,7 @@ def test_a_network_with_segment_context_processes_the_segment_again(
     assert len(words) > len(accurate.words(state))
     assert np.array_equal(given[-1], speech)
     in_floats = dataclasses.replace(facts, precision="bf16")
-    assert accurate_of(in_floats, decoder_of(in_floats)) is None
+    assert not second_passes_of(in_floats, decoder_of(in_floats))
 
 
 def test_the_reader_computes_what_the_served_checkpoint_computes(model: AttentionModel, speech: PCM) -> None:
@@ -137,20 +136,19 @@ def test_a_model_that_cannot_process_segments_is_refused(
 
 def test_the_shipped_recordings_are_recognized_at_least_as_well() -> None:
     errors = {}
-    for finals in ("fast", "accurate"):
+    for finals in ("fast", "context", "accurate"):
         found = asyncio.run(
             evaluate(samples(), lambda chosen=finals: open_local(Settings(max_batch=8), finals=chosen), 8)
         )
         errors[finals] = found.figures()["wer"]
-    assert errors["accurate"] <= errors["fast"], errors
+    assert errors["accurate"] <= errors["context"] <= errors["fast"], errors
 
 
-def test_a_grammar_finds_in_kept_outputs_what_it_found_in_the_stream(model: AttentionModel) -> None:
-    grammar, plain = grammars_of(model.facts)["digits"], accurate_of(model.facts, decoder_of(model.facts))
-    assert plain is not None
-    accurate, spoken = plain.over(grammar), read_pcm(SAMPLE.with_name("number.flac"), model.config.sample_rate)
-    state: Any = accurate.start(model.config.delay_frames)
-    (rows,) = log_probs_of(model, [spoken])
+def test_a_grammar_finds_in_kept_outputs_what_it_found_in_the_stream(gru: AcousticModel) -> None:
+    grammar, passes = grammars_of(gru.facts)["digits"], second_passes_of(gru.facts, decoder_of(gru.facts))
+    accurate, spoken = passes["accurate"].over(grammar), read_pcm(SAMPLE.with_name("number.flac"))
+    state: Any = accurate.start(gru.facts.config.delay_frames)
+    (rows,) = log_probs_of(gru, [spoken])
     accurate.advance([state], rows[None])
     again = accurate.second_pass(state, None)
     assert again is not None

@@ -144,7 +144,7 @@ def test_what_accurate_finals_exclude_is_refused_by_name(
 
 def test_receipts_and_tickets_win_over_the_servers_default(server: LiveServer) -> None:
     model = replace(server.replica.models.default, finals="accurate")
-    assert model.decoder_for(query(RAW)) is model.accurate
+    assert model.decoder_for(query(RAW)) is model.passes["accurate", ""]
     assert model.decoder_for(query(RAW + "&receipt=true")) is model.decoder
     assert model.decoder_for(query(RAW + "&resumable=true")) is model.decoder
 

@@ -99,10 +99,11 @@ PARAMETERS = (
         "restricts recognition to one grammar: `digits`, or `alphanumeric` for codes, which `numerals` writes as B42; "
         "an unknown name is refused, with the list of valid ones",
         ours=True),
-    Parameter("finals", {"enum": [*FINALS]}, "the server's", "`accurate` adds a second pass to finals.",
-        "by default `accurate` for recordings and `fast` for streams; `accurate`: segments end at a longer pause, and "
-        "each finished segment is decoded again as a whole; finals are later and better, partials are the same; "
-        "refused for published models and without beam search",
+    Parameter("finals", {"enum": [*FINALS]}, "the server's", "`context` and `accurate` add a second pass to finals.",
+        "`fast`: the words of the stream; `context`: the network computes each finished segment once more, as a whole; "
+        "`accurate`: a larger network reads it, too, and segments end at a longer pause; partials are the same. By "
+        "default `accurate` for recordings, `context` for streams; `fast` with what excludes these, with `resumable`, "
+        "and for published models; refused where a model cannot have it",
         ours=True),
     Parameter("punctuate", BOOLEAN, "`false`", "Capitals, commas, periods and question marks.",
         "capitals, commas, periods and question marks in English finals, predicted from the words; interim results "

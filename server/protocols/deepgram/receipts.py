@@ -19,7 +19,7 @@ from server.receipts.keys import ReceiptKeys
 from server.receipts.receipt import Digests, ModelInfo, ReceiptChain, Setup, ShownWord, json_digest
 from server.recognition.audio_digest import AudioMark
 from server.recognition.events import Final
-from server.recognition.session_options import Limits
+from server.recognition.session_options import Finals, Limits
 
 WITHOUT_EFFECT = frozenset({"model", "language", "tag", "extra", "latency", "latency_budget_ms"})
 """Parameters that a receipt leaves out: no word depends on them, or only by the model, which has a digest.
@@ -50,14 +50,13 @@ class StreamReceipts:
 
 def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: Limits, vad: str) -> Setup:
     """Return what a replay of this stream needs. `given` is the query as sent."""
-    decoder = model.decoder_for(request)
     query = [pair for pair in in_plain_names(given, TABLE) if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
     without = WITHOUT_EFFECT - {"language"} if model.facts.prompts is not None else WITHOUT_EFFECT
     kept = [pair for pair in query if pair[0] not in without and pair[0] != "redact"]
     kept += [("redact", kind) for kind in sorted(request.options.redact)]
-    kind, beams = _search(decoder)
+    kind, beams = _search(model.decoder)
     info = ModelInfo(model.name, model.card.version, model.facts.precision, kind, beams)
-    settings = _settings(model, limits, vad)
+    settings = _settings(model.finals_of(request), limits, vad)
     if request.style.own.digest:
         settings |= {WRITTEN_FORMS: request.style.own.digest}
     return Setup(_software(), info, tuple(kept), settings)
@@ -69,10 +68,10 @@ def _software() -> str:
     return version("tutti-asr")
 
 
-def _settings(model: ModelService, limits: Limits, vad: str) -> dict[str, float | str | None]:
+def _settings(finals: Finals, limits: Limits, vad: str) -> dict[str, float | str | None]:
     return {
         "accurate_endpoint_ms": limits.accurate_endpoint_ms,
-        "finals": model.finals,
+        "finals": finals,
         "max_utterance_s": limits.max_utterance_s,
         "min_endpoint_ms": limits.min_endpoint_ms,
         "silence_endpoint_ms": limits.silence_endpoint_ms,
@@ -96,10 +95,9 @@ def digests_of(model: ModelService, request: ListenRequest, setup: Setup) -> Dig
 
 def _search(decoder: Decoder) -> tuple[str, int]:
     """Return the kind of a decoder, as `--decoder` names it, and its hypotheses."""
-    first = decoder.first if isinstance(decoder, TwoPassDecoder) else decoder
-    if isinstance(first, BeamDecoder | TransducerBeamDecoder):
-        return "beam", first.beams
-    return "greedy" if isinstance(first, GreedyDecoder) else "", 1
+    if isinstance(decoder, BeamDecoder | TransducerBeamDecoder):
+        return "beam", decoder.beams
+    return "greedy" if isinstance(decoder, GreedyDecoder) else "", 1
 
 
 def _language_model(decoder: Decoder) -> str:

@@ -111,7 +111,7 @@ class WyomingPort:
         await replica.guard.enter_without_key(socket)
         model = await replica.models.obtain(wanted.name, wanted.language)
         rate = model.config.sample_rate
-        settled_words = not self._redact and (self._finals or model.finals) != "accurate"
+        settled_words = not self._redact and (self._finals or model.finals) in {"auto", "fast"}
         options = SessionOptions(
             partials=settled_words,
             tell_stable=settled_words,

@@ -302,7 +302,8 @@ class SegmentAudio:
     def answered(self) -> None:
         """Record that the next step was decoded."""
         self._answered += 1
-        self._drop(self._answered - self._most)
+        if self._answered - self._most > self._first:
+            self._drop(self._answered - self._most)
 
     @property
     def complete(self) -> bool:

@@ -197,9 +197,9 @@ def _decoder(settings: Settings, model: LoadedModel) -> Iterator[Finding]:
         elif folder is None or not os.access(folder, os.W_OK):
             advice = "each start compiles for a minute: set NUMBA_CACHE_DIR to a writable folder"
             yield warn("compiled code", "not cached" if folder is None else f"{folder} is not writable", advice)
-    if settings.finals == "accurate" and model.accurate is None:
+    if settings.finals not in {"auto", "fast"} and (settings.finals, "") not in model.passes:
         advice = f"streams get fast ones: set {spelled('finals', 'fast')}, or use beam search and a model trained here"
-        yield warn("accurate finals", "not supported by this model and decoder", advice)
+        yield warn(f"{settings.finals} finals", "not supported by this model and decoder", advice)
 
 
 CHECKS: tuple[Check, ...] = (weights, models)

@@ -31,7 +31,7 @@ from numba.core.registry import cpu_target
 from model.acoustic import load_model, log_probs_of
 from model.checkpoint import GRU, shipped_for
 from model.ctc.search.logs import add_logs
-from model.decoder import accurate_of, decoder_of
+from model.decoder import decoder_of, second_passes_of
 from model.evaluation.digest import SAMPLES, digest_of, sample_recordings
 from model.machine.instructions import instruction_set
 from model.int8_model import Int8Model
@@ -71,7 +71,7 @@ for name in ("beam", "greedy"):
         decoded.update(repr(decoder.words(state)).encode())
         decoded.update(decoder.save(state))
 
-accurate = accurate_of(model.facts, decoder_of(model.facts))
+accurate = second_passes_of(model.facts, decoder_of(model.facts))["accurate"]
 texts = [each.text for each in read_manifest(SAMPLES)]
 
 def taken(rows):

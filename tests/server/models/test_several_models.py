@@ -68,8 +68,8 @@ class Loud(Titled):
 
 def models() -> list[LoadedModel]:
     english, spanish = two_models()
-    grammars = {"grammars": {"titled": Titled()}, "accurate_grammars": {"titled": Loud()}}
-    return [replace(english, **grammars, accurate=ShoutingDecoder()), spanish]
+    passes = {("accurate", ""): ShoutingDecoder(), ("accurate", "titled"): Loud()}
+    return [replace(english, grammars={"titled": Titled()}, passes=passes), spanish]
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ SPOKEN = np.concatenate([spell("hello "), silence(1.0)])
 QUERIES: dict[str, dict[str, str | None]] = {
     "grammar": {"grammar": "loud"},
     "accurate": {"finals": "accurate"},
+    "context": {"finals": "context"},
     "rewind": {"rewind": "5"},
     "redact": {"redact": "pci"},
     "receipt": {"receipt": "true"},
@@ -52,7 +53,8 @@ QUERIES: dict[str, dict[str, str | None]] = {
 }
 BILLED = {"number": ["keyterm"], "style": ["punctuate", "numerals"]}
 NOT_BILLED = {
-    "rewind", "receipt", "utterances", "smart", "stable words", "container", "steps", "voice", "gap", "speakers",
+    "context", "rewind", "receipt", "utterances", "smart", "stable words", "container", "steps", "voice", "gap",
+    "speakers",
 }  # fmt: skip
 NOT_OF_UPLOADS = {"receipt", "smart"}  # refused on their own
 BILLED_LIVE = {"interim_results", "resumable"}
@@ -68,8 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         "en",
         ("en",),
         grammars={"loud": Titled()},
-        accurate=ShoutingDecoder(),
-        accurate_grammars={"loud": ShoutingDecoder()},
+        passes={(finals, name): ShoutingDecoder() for finals in ("context", "accurate") for name in ("", "loud")},
     )
     key_file, _ = with_keys(tmp_path_factory.mktemp("keys"))
     settings = {"receipt_key_file": key_file, "max_openings_per_s": "off", "speakers": True}

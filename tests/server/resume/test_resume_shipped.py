@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from model.acoustic import load_model
-from model.decoder import accurate_of, decoder_of
+from model.decoder import decoder_of, second_passes_of
 from model.recordings import read_pcm
 from server.resume.tickets import new_key
 from tests.support.audio.speech import samples
@@ -28,13 +28,14 @@ def speech() -> np.ndarray:
     return np.concatenate(parts)[: 30 * 16_000]
 
 
-@pytest.mark.parametrize("decoder", ["greedy", "beam", "accurate"])
+@pytest.mark.parametrize("decoder", ["greedy", "beam", "context", "accurate"])
 def test_real_speech_resumes_word_for_word(decoder: str) -> None:
     model, key = load_model(), new_key()
     chosen = decoder_of(model.facts, decoder="greedy" if decoder == "greedy" else "beam")
-    segment_s = 10.0 if decoder == "accurate" else 0.0
-    if decoder == "accurate":
-        chosen = accurate_of(model.facts, chosen)
+    passes = second_passes_of(model.facts, chosen) if decoder != "greedy" else {}
+    segment_s = 10.0 if decoder in passes else 0.0
+    if decoder in passes:
+        chosen = passes[decoder]
         chosen.warm_up()
     audio, dice = speech()[:, None], random.Random(decoder)
     query = {"interim_results": "true", "smart_format": "true"}
