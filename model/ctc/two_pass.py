@@ -213,15 +213,17 @@ class TwoPassDecoder(SearchDecoder):
 
         `audio`: audio of the latest frames, for the reader and the transcriber.
 
-        The function returns the words of the whole segment, possibly none. None without words, and without the audio
-        that the reader needs. Call it before `take`.
+        The function returns the words of the whole segment, possibly none. None without words, and if the audio
+        that the reader needs begins after the first one. Call it before `take`.
         """
         first, words = state.first, self.words(state)
         if not words:
             return None
         opened = round(words[0].start_s / self.frame_s)
         begin = max(state.kept.begin, state.taken_end, first.frames - self._kept, opened - self._lead)
-        if opened < begin or (self._reader is not None and (audio is None or audio.frame > begin)):
+        if self._reader is not None:
+            begin = max(begin, first.frames if audio is None else audio.frame)
+        if opened < begin:
             return None
         at_start = begin == state.kept.begin
         text = OpenText(

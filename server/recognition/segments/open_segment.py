@@ -119,6 +119,8 @@ class OpenSegment:
         """Begin a rest: the segment, which has no text, continues, but its decoder's time stands still."""
         self._placer.restart()
         self.resting = True
+        if self.audio is not None:
+            self.audio.forget()
 
     def wake(self, replayed_s: float) -> None:
         """End the rest with the last `replayed_s` of the audio; the next steps replay them."""
@@ -334,9 +336,13 @@ class SegmentAudio:
         """Drop audio after all words so far were sent, except the context of the next segment."""
         self._drop(self._answered - self._before)
 
+    def forget(self) -> None:
+        """Drop the audio of all steps that were decoded."""
+        self._drop(self._answered)
+
     def restart(self) -> None:
         """Start again with a restarted decoder state, whose first step is the next one."""
-        self._drop(self._answered)
+        self.forget()
         self._first = self._answered = 0
 
     def _drop(self, until: int) -> None:
