@@ -138,17 +138,12 @@ class AdapterConnection(PatientConnection):
         self._do_all(actions(self._session.audio.received_s))
         self._unbuilt = None
 
-    def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
-        """Handle the events of a step, then continue with the pending message."""
-        super().on_events(events, timing)
-        if self._pending is None:
-            return
+    def _resume_reading_if_low(self) -> None:
         if not self._state.reads:
             self._pending = None  # the connection is ending: drop the rest
-        elif self.has_room:
+        elif self._pending is not None and self.has_room:
             self._do_pending()
-            if self._pending is None and self._backpressure.falls(self.backlog_s, self._decode_queue.fill):
-                self._resume_reading()
+        super()._resume_reading_if_low()
 
     def _send_event(self, event: Event, timing: StepTiming | None) -> None:
         self._do_all(self._adapter.event(event, timing), timing)

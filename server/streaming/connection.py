@@ -358,7 +358,10 @@ class Connection(ABC):
                 elif isinstance(event, StreamBroken):
                     self._transition(ConnectionEvent.BROKEN)
         if self._backpressure.holding:
-            self._resume_reading_if_low()
+            if len(self._session.channels) == 1:
+                self._resume_reading_if_low()
+            else:  # the same batch may have answered another channel, whose events follow: later messages come after
+                asyncio.get_running_loop().call_soon(self._resume_reading_if_low)
         if not self._decode_queue.inline:
             self._decode_queue.resume()
 

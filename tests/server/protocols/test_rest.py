@@ -36,6 +36,17 @@ def test_a_stream_rests_unless_it_asks_not_to(server: LiveServer, asked: dict[st
     assert server.metric(RESTING) == 0.0
 
 
+def test_finals_of_channels_that_rest_are_complete_and_in_order_before_a_close_that_waited(server: LiveServer) -> None:
+    """The close is read in the events of one channel's step; the other's step was answered in the same batch."""
+    with server.listen(channels=2, multichannel="true") as client:
+        client.send(np.repeat(np.concatenate([voiced("ab"), silence(12.0)]), 2))
+        finals = [frame for frame in client.finish() if frame["type"] == "Results"]
+    for channel in range(2):
+        spans = [(one["start"], one["duration"]) for one in finals if one["channel_index"][0] == channel]
+        assert [start for start, _ in spans[1:]] == pytest.approx([start + length for start, length in spans[:-1]])
+        assert spans[0][0] == 0.0
+
+
 @pytest.mark.parametrize(("rest", "rests"), [("", True), ("&rest=false", False)])
 def test_an_upload_rests_unless_it_asks_not_to(server: LiveServer, rest: str, rests: bool) -> None:
     before = server.metric(RESTED)
