@@ -17,12 +17,12 @@ MAX_CHARACTERS = 65_536  # of an uncommitted item: about an hour of speech
 
 @dataclass(slots=True)
 class Item:
-    """One item. `started`: `speech_started` was sent for it."""
+    """One item. `started_s`: the time of its `speech_started`, None if none was sent."""
 
     id: str
     parts: list[str] = field(default_factory=list)
     characters: int = 0
-    started: bool = False
+    started_s: float | None = None
     audio_s: float = 0.0  # set when it is complete
 
     @property

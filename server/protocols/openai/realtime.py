@@ -49,6 +49,7 @@ from server.streaming.transport import MessageLimit
 
 PIECE_BYTES = 4_096  # of audio decoded at a time
 MIN_COMMIT_S = 0.1  # Source: the limit of OpenAI's service
+FIRST_WORD_S = 1.0  # a turn without words is silence after this time; until then its voice may have just begun
 _ENDS = {
     CloseReason.IDLE: (ErrorCode.SESSION_EXPIRED, "no audio or event received within the idle timeout"),
     CloseReason.TOO_LONG: (ErrorCode.SESSION_EXPIRED, "the session reached the maximum duration of this server"),
@@ -223,9 +224,9 @@ class RealtimeAdapter:
         if self._items.waiting or self._settings.turns is None:
             return ()
         item = self._items.ensure()
-        if item.started:
+        if item.started_s is not None:
             return ()
-        item.started = True
+        item.started_s = time_s = max(time_s, self._committed_s)
         return (self._send("input_audio_buffer.speech_started", audio_start_ms=_ms(time_s), item_id=item.id),)
 
     def _grow(self, words: Sequence[Word]) -> Actions:
@@ -248,6 +249,8 @@ class RealtimeAdapter:
         item = self._items.current
         too_long = item is not None and item.characters > MAX_CHARACTERS
         silence = final.reason is FinalReason.ENDPOINT and self._settings.turns is not None
+        if item is not None and item.started_s is not None and not item.characters:
+            silence &= final.start_s + final.duration_s - item.started_s >= FIRST_WORD_S
         return too_long or silence or final.reason is FinalReason.CLOSE
 
     def _end_turn(self, end_s: float) -> Iterator[Action]:
@@ -256,7 +259,7 @@ class RealtimeAdapter:
         if item is None:
             return
         self._committed_s = max(self._committed_s, end_s)
-        if item.started:
+        if item.started_s is not None:
             yield self._send("input_audio_buffer.speech_stopped", audio_end_ms=_ms(end_s), item_id=item.id)
         yield self._send("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
         yield self._completed(item)

@@ -121,6 +121,19 @@ def test_silence_without_speech_is_not_a_turn() -> None:
     assert Talk().say(final("")) == []
 
 
+@pytest.mark.parametrize("began_s", [0.95, 1.1])
+def test_an_end_of_silence_does_not_end_a_turn_that_has_just_begun(began_s: float) -> None:
+    talk = Talk()
+    talk.append(SECOND)
+    assert kinds(talk.say(SpeechStarted(0, began_s), final(""))) == ["speech_started"]
+    frames = talk.say(final("hello", start_s=1.0))
+    assert kinds(frames) == ["delta", "speech_stopped", "committed", "completed"]
+    assert {frame["item_id"] for frame in frames} == {talk.received[1]["item_id"]}
+    noise = talk.say(SpeechStarted(0, 1.98), final("", start_s=2.0))
+    assert kinds(noise) == ["speech_started", "speech_stopped", "committed", "completed"]
+    assert (noise[0]["audio_start_ms"], noise[1]["audio_end_ms"]) == (2_000, 3_000)
+
+
 def test_without_turn_detection_segments_stay_in_one_item_until_the_commit() -> None:
     talk = Talk(**MANUAL)
     talk.append(SECOND)
