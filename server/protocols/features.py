@@ -166,6 +166,17 @@ def check_given(pairs: Iterable[tuple[str, str]]) -> None:
             raise BadParameter(f"{name}: empty value; set one, or leave the parameter out")
 
 
+def own_parameters(
+    pairs: Iterable[tuple[str, str]], own: Collection[str], others: Collection[str] = ()
+) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Return a path's own parameters, one value each, and the rest, `others` in plain names. Raises: BadParameter."""
+    plain = in_plain_names(pairs, {*own, *others})
+    values = [pair for pair in plain if pair[0] in own]
+    check_single(values, ())
+    check_given(values)
+    return dict(values), [pair for pair in plain if pair[0] not in own]
+
+
 def check_no_query(pairs: Iterable[tuple[str, str]]) -> None:
     """Refuse any parameter at a path that has none. Raises: BadParameter."""
     for name, _ in pairs:
@@ -255,6 +266,20 @@ def form_of(query: Mapping[str, str], channels: int = 1) -> AudioForm:
         return audio_form(encoding, None, channels)
     number = whole_number("sample_rate", rate, SAMPLE_RATES if raw else range(1, LARGEST + 1))
     return audio_form(encoding, number if raw else None, channels)
+
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def control_text(chunk: bytes) -> str | None:
+    """Return the message in a binary frame, or None if the frame is audio, which is never a JSON object with fields."""
+    if chunk[:1] != b"{":
+        return None
+    try:
+        fields = _object(chunk)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return chunk.decode(errors="replace") if fields else None  # msgspec skips text of fields that it does not read
 
 
 _AT = " - at `$"  # precedes the path in an error of msgspec

@@ -16,7 +16,7 @@ from server.errors import BadParameter, ClientGone, Refused, UnknownPath
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import QueryReader
 from server.protocols.deepgram.parameters import TABLE
-from server.protocols.features import check_single, in_plain_names, printable, whole_number
+from server.protocols.features import own_parameters, printable, whole_number
 from server.protocols.handshake import json_response, render_refusal
 from server.protocols.uploads import read_body
 from server.replica import Replica
@@ -71,11 +71,9 @@ class CallRegistration:
         try:
             caller, called = self._identify(request)
             self._replica.sessions.refuse_if_draining()
-            pairs = in_plain_names(request.query_params.multi_items(), {*TABLE, TTL})
-            own = [pair for pair in pairs if pair[0] == TTL]
-            check_single(own, ())
-            ttl_s = whole_number(TTL, dict(own).get(TTL, str(DEFAULT_TTL_S)), range(1, MAX_TTL_S + 1))
-            options = tuple([pair for pair in pairs if pair[0] != TTL])
+            own, others = own_parameters(request.query_params.multi_items(), {TTL}, TABLE)
+            ttl_s = whole_number(TTL, own.get(TTL, str(DEFAULT_TTL_S)), range(1, MAX_TTL_S + 1))
+            options = tuple(others)
             _check_options(options)
             if (await read_body(request, MAX_BODY_BYTES, BODY_TIMEOUT_S)).strip():
                 raise BadParameter("body: leave it empty; the options of a call are in the query")

@@ -30,7 +30,7 @@ from server.errors import (
     TooManyUploads,
     UnexpectedFailure,
 )
-from server.protocols.features import SHOWN, check_given, check_single, in_plain_names
+from server.protocols.features import SHOWN, in_plain_names, own_parameters
 from server.protocols.handshake import RefusalBody
 from server.replica import Replica
 
@@ -73,13 +73,11 @@ def taken_callback(callbacks: Callbacks | None, pairs: Pairs) -> tuple[Target | 
 
     Without `callbacks` the parameters stay, to be refused as a feature that this server lacks.
     """
-    pairs = in_plain_names(pairs, NAMES)
-    own = [pair for pair in pairs if pair[0] in NAMES]
-    if callbacks is None or not own:
-        return None, pairs
-    check_single(own, ())
-    check_given(own)
-    query = dict(own)
+    if callbacks is None:
+        return None, in_plain_names(pairs, NAMES)
+    query, others = own_parameters(pairs, NAMES)
+    if not query:
+        return None, others
     method = query.get("callback_method", METHODS[0]).casefold()
     if method not in METHODS:
         raise BadParameter(f"callback_method: {method[:SHOWN]!r} is not valid; must be one of {', '.join(METHODS)}")
@@ -89,7 +87,7 @@ def taken_callback(callbacks: Callbacks | None, pairs: Pairs) -> tuple[Target | 
         callbacks.hosts.check(query["callback"])
     except Forbidden as error:
         raise BadParameter(f"callback: {error}") from None
-    return Target(callbacks, query["callback"], method.upper()), [pair for pair in pairs if pair[0] not in NAMES]
+    return Target(callbacks, query["callback"], method.upper()), others
 
 
 def posting(target: Target, first: CallbackEntry) -> Callable[[bytes], None]:

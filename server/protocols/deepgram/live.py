@@ -22,10 +22,10 @@ from server.protocols.deepgram.messages import (
     Context,
     Finalize,
     Rewind,
-    control_text,
     parse_frame,
 )
 from server.protocols.deepgram.projector import MAX_ECHO, Projector
+from server.protocols.features import control_text
 from server.recognition.events import Closed, Event, Final, StepTiming
 from server.recognition.messages import RewindFinals
 from server.recognition.session import Session

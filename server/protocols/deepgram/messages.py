@@ -319,20 +319,6 @@ class _Typed(msgspec.Struct):
 _typed = msgspec.json.Decoder(_Typed)
 
 
-def control_text(chunk: bytes) -> str | None:
-    """Return the control message in a binary frame, or None if the frame is audio.
-
-    Audio is never a JSON object with a `type`; in a container those bytes would count as damage.
-    """
-    if chunk[:1] != b"{" or len(chunk) > MAX_CHARACTERS:
-        return None
-    try:
-        _typed.decode(chunk)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    return chunk.decode(errors="replace")  # msgspec skips text of fields that it does not read
-
-
 def parse_frame(text: str, channels: int) -> Action:
     """Parse a text frame of a connection with this number of recognized channels. Raises: BadFrame."""
     if len(text) > MAX_CHARACTERS:

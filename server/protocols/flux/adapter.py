@@ -22,6 +22,7 @@ from model.ctc.words import Word, joined, languages_of
 from model.prompts import Prompts
 from server.errors import BadFrame, BadParameter, CloseReason
 from server.models.selection import is_english
+from server.protocols.features import control_text
 from server.protocols.flux.messages import (
     FluxCode,
     FluxRequest,
@@ -121,7 +122,9 @@ class FluxAdapter:
         return (self._send("Connected", **self._extra),)
 
     def binary(self, chunk: bytes) -> Actions:
-        """Recognize audio."""
+        """Recognize audio, or handle a message that came in a binary frame."""
+        if (text := control_text(chunk)) is not None:
+            return self.text(text)
         return (Encoded(chunk, self._undecodable),) if chunk else ()
 
     def _undecodable(self, why: str) -> Actions:

@@ -14,6 +14,7 @@ import msgspec
 
 from server.protocols.call_adapter import CallAdapter, encode
 from server.protocols.deepgram.projector import Projector
+from server.protocols.features import control_text
 from server.streaming.adapter import Actions, Encoded, Finish, Flush, SendFrame, Skip
 
 MAX_METADATA_CHARACTERS = 16_384
@@ -55,7 +56,9 @@ class FreeSwitchAdapter(CallAdapter):
                 return (Skip("a text after the first one that is not Finalize, CloseStream or KeepAlive"),)
 
     def binary(self, chunk: bytes) -> Actions:
-        """Recognize audio, split anywhere."""
+        """Recognize audio, split anywhere, or handle a message that came in a binary frame."""
+        if (text := control_text(chunk)) is not None:
+            return self.text(text)
         if self._started:
             return (Encoded(chunk, _nothing),)
         self._started = self._late = True

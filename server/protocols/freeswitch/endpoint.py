@@ -11,7 +11,7 @@ from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.parameters import TABLE
 from server.protocols.deepgram.projector import Projector
-from server.protocols.features import SHOWN, check_given, check_single, in_plain_names
+from server.protocols.features import SHOWN, own_parameters
 from server.protocols.freeswitch.adapter import FreeSwitchAdapter
 from server.protocols.handshake import Admitted
 
@@ -23,11 +23,7 @@ async def admit_freeswitch(queries: QueryReader, socket: WebSocket, request_id: 
     """Admit a call; the key comes in `Authorization` or `?key=`. Raises: Refused."""
     replica = queries.replica
     await replica.guard.enter(socket, Credentials.of_header_or_query(socket))
-    pairs = in_plain_names(socket.query_params.multi_items(), OWN | TABLE.keys())
-    own = [pair for pair in pairs if pair[0] in OWN]
-    check_single(own, ())
-    check_given(own)
-    listen = [pair for pair in pairs if pair not in own]
+    _, listen = own_parameters(socket.query_params.multi_items(), OWN, TABLE)
     query = dict(listen)
     if query.get("encoding", USUAL["encoding"]) != USUAL["encoding"]:
         raise BadParameter(f"encoding: {query['encoding'][:SHOWN]!r} is not valid; mod_audio_stream sends linear16")

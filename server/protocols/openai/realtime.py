@@ -16,6 +16,7 @@ import msgspec
 from model.ctc.words import Word
 from server.errors import BadFrame, CloseReason
 from server.models.selection import ModelNames, tag_of
+from server.protocols.features import control_text
 from server.protocols.openai.items import MAX_CHARACTERS, Item, Items
 from server.protocols.openai.messages import (
     COMPLETED,
@@ -96,8 +97,10 @@ class RealtimeAdapter:
         error = RealtimeError(message, code=ErrorCode.INVALID_VALUE, param="audio")
         return MessageLimit(MAX_EVENT_BYTES, _encode(ServerEvent(f"event_{self._id}toolarge", "error", error=error)))
 
-    def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
-        """Refuse a binary frame: in this protocol audio is base64 in text frames."""
+    def binary(self, chunk: bytes) -> Actions:
+        """Handle an event in a binary frame; refuse others: in this protocol audio is base64."""
+        if (text := control_text(chunk)) is not None:
+            return self.text(text)
         return (self._event_error(None, BadFrame("binary frames are not supported; send input_audio_buffer.append")),)
 
     def text(self, text: str) -> Actions:

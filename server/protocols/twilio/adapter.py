@@ -21,6 +21,7 @@ from server.audio.raw import PlainCodec
 from server.errors import BadFrame
 from server.protocols.call_adapter import CallAdapter, encode
 from server.protocols.deepgram.projector import Projector
+from server.protocols.features import control_text
 from server.streaming.adapter import Action, Actions, Finish, PlainInput, Reject, SendFrame, Skip
 
 CODECS = {
@@ -219,8 +220,10 @@ class TwilioAdapter(CallAdapter):
         self._times_count: bool | None = None  # from the start of the stream, as the first one shows; None: none yet
         self._stream_sid = self._call_sid = ""
 
-    def binary(self, chunk: bytes) -> Actions:  # noqa: ARG002 - an adapter's
-        """Refuse a binary frame: in this protocol audio is base64 in text frames."""
+    def binary(self, chunk: bytes) -> Actions:
+        """Handle a message in a binary frame; refuse others: in this protocol audio is base64."""
+        if (text := control_text(chunk)) is not None:
+            return self.text(text)
         return (Reject("binary frames are not supported; send media messages"),)
 
     def text(self, text: str) -> Actions:

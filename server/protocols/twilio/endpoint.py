@@ -15,7 +15,7 @@ from server.audio.formats import Encoding
 from server.errors import BadParameter, NotAuthorized
 from server.protocols.deepgram.endpoints import QueryReader, answer_headers, created_now
 from server.protocols.deepgram.projector import Projector
-from server.protocols.features import SHOWN, boolean, check_given, check_single, in_plain_names, named, whole_number
+from server.protocols.features import SHOWN, boolean, named, own_parameters, whole_number
 from server.protocols.forwarding import ForwardingStream
 from server.protocols.handshake import Admitted
 from server.protocols.twilio.adapter import BOTH, RATES, TRACKS, TwilioAdapter
@@ -32,17 +32,12 @@ async def admit_call(queries: QueryReader, socket: WebSocket, request_id: str) -
     """Admit a stream of a call. Raises: Refused."""
     replica = queries.replica
     await _check_caller(replica, socket)
-    pairs = in_plain_names(socket.query_params.multi_items(), OWN | IN_START)
-    own = [pair for pair in pairs if pair[0] in OWN | IN_START]
-    check_single(own, ())
-    check_given(own)
-    query = dict(own)
+    query, listen = own_parameters(socket.query_params.multi_items(), OWN | IN_START)
     reply, url = boolean("reply", query.get("reply", "false")), replica.settings.twilio_forward_url
     if not reply and url is None:
         raise BadParameter("reply: this server has no forward URL; set reply=true")
     track, channels = _track(query, replica.settings.max_channels)
     _check_form(query)
-    listen = [pair for pair in pairs if pair not in own]
     request, model = await queries.read(socket, listen, live=True)
     unusual = {name for name, usual in USUAL.items() if query.get(name, usual) != usual}
     if request.options.rewind_s:

@@ -17,7 +17,7 @@ import msgspec
 from model.ctc.words import Word, joined
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, CloseReason
-from server.protocols.features import NEVER_IGNORED, REDACT, problem_of
+from server.protocols.features import NEVER_IGNORED, REDACT, control_text, problem_of
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming, VoiceVector
 from server.recognition.keyterms.keyterms import READ_HINTS, usable_hints
 from server.streaming.adapter import Action, Actions, Bias, Finish, Flush, PlainInput, Reject, SendFrame, Skip
@@ -157,7 +157,9 @@ class VoskAdapter:
         return (*self._input.tail(), Flush())
 
     def binary(self, chunk: bytes) -> Actions:
-        """Process audio (16-bit samples, split anywhere) and answer the frame."""
+        """Process audio (16-bit samples, split anywhere) and answer the frame, or handle a message in a binary one."""
+        if (text := control_text(chunk)) is not None:
+            return self.text(text)
         self._received = True
         audio = self._input.read(chunk)
         if self._resets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from fastapi import FastAPI, WebSocket
@@ -73,19 +72,14 @@ async def _admitted(replica: Replica, socket: WebSocket, request_id: str) -> Adm
     request = Request(form=AudioForm(Encoding.LINEAR16, rate), options=options)
     request = await replica.accept(socket, model, request, lacking={} if model.speakers else {SPEAKERS: NO_VECTORS})
     session = model.session(request, replica.limits)
+    first_rate = whole_number("sample_rate", query.get("sample_rate", str(DEFAULT_RATE)), RATES)
     stream = AdapterConnection(
         socket,
         session,
-        VoskAdapter(rate, rate=_rate(query), lenient=lenient),
+        VoskAdapter(rate, rate=first_rate, lenient=lenient),
         replica.connection_context(keep_alive=False),
         protocol="vosk",
         encoding=request.form.encoding,
         request_id=request_id,
     )
     return Admitted(model, stream, headers=ignored_header(ignored))
-
-
-def _rate(query: Mapping[str, str]) -> int:
-    """Return the sample rate that applies until the client's `config` sets another. Raises: BadParameter."""
-    given = query.get("sample_rate")
-    return DEFAULT_RATE if given is None else whole_number("sample_rate", given, RATES)

@@ -61,6 +61,9 @@ class InstantPool(DecodingPool):
 class ConnectionBench:
     """One connection; its steps wait, by channel, until `answer`."""
 
+    in_binary = False
+    """Whether messages in JSON are sent in binary frames, as some clients do."""
+
     def __init__(
         self,
         limits: Limits,
@@ -126,7 +129,9 @@ class ConnectionBench:
 
     def send(self, message: bytes | str | Frame) -> None:
         """A message of the client."""
-        self.stream.on_message(json.dumps(message) if isinstance(message, dict) else message)
+        if isinstance(message, dict):
+            message = json.dumps(message).encode() if self.in_binary else json.dumps(message)
+        self.stream.on_message(message)
 
     def answer(self, steps: int | None = None, channel: int | None = None) -> None:
         """Answer this many steps of one channel, or all waiting work."""
