@@ -160,10 +160,12 @@ def check_single(pairs: Iterable[tuple[str, str]], repeatable: Collection[str]) 
 
 
 def check_given(pairs: Iterable[tuple[str, str]]) -> None:
-    """Refuse parameters with an empty value. Raises: BadParameter."""
+    """Refuse parameters with an empty value, or one that is not text in UTF-8. Raises: BadParameter."""
     for name, value in pairs:
         if not value.strip():
             raise BadParameter(f"{name}: empty value; set one, or leave the parameter out")
+        if "\ufffd" in value:  # for bytes that are none
+            raise BadParameter(f"{name}: {printable(value)!r} is not valid; must be UTF-8")
 
 
 def own_parameters(

@@ -244,7 +244,7 @@ def _keyword(value: str) -> Keyword:
     word, colon, boost = value.rpartition(":")
     if not colon:
         return value.strip(), None
-    if not word.strip() or not _BOOST.fullmatch(boost) or abs(float(boost)) > MAX_BOOST:
+    if not word.strip() or ":" in word or not _BOOST.fullmatch(boost) or abs(float(boost)) > MAX_BOOST:
         raise BadParameter(
             f"keywords: {value[:64]!r} is not valid; must be word:boost, boost from -{MAX_BOOST:g} to {MAX_BOOST:g}"
         )
