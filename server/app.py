@@ -29,7 +29,7 @@ from server.http.unmatched import HeadAsGet, answer_unmatched
 from server.http.uvicorn_server import MakeProtocols, SecondPort, http_port, tcp_port
 from server.models.engine_source import EngineSource
 from server.models.loading import LoadedModel
-from server.models.registry import STOP_TIMEOUT_S, RegistryEntry
+from server.models.registry import RegistryEntry
 from server.models.service import NO_AUXILIARY, MakeSession, ModelService
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
@@ -169,7 +169,7 @@ async def _run(_: FastAPI, *, replica: Replica, ports: Sequence[SecondPort], lis
         replica.models.close()
         replica.usage.report_open()
         await asyncio.to_thread(replica.usage.close)
-        await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.models.stop)
 
 
 def _watched(service: ModelService, timeout_s: float) -> WatchedEngine:

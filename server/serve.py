@@ -7,7 +7,6 @@ stopped when no stream is left. A second signal stops at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ import structlog
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from batching.errors import BatchingError, EngineDown
+from batching.errors import BatchingError
 from model.errors import install_hint
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
@@ -27,7 +26,7 @@ from server.configuration.addresses import check_addresses, open_address
 from server.errors import EngineDead
 from server.http.uvicorn_server import uvicorn_config
 from server.models.loading import load_served
-from server.models.registry import STOP_TIMEOUT_S, outlines_of
+from server.models.registry import outlines_of
 from server.operations.gc_schedule import freeze_loaded_objects
 from server.operations.logs import FLUSH_S, LogLines, configure_logs
 from server.operations.process import (
@@ -135,8 +134,8 @@ def run(settings: Settings) -> int:
         _log.exception("the server could not start")
         return STARTUP_FAILURE
     finally:
-        with contextlib.suppress(EngineDown):  # a thread that hangs ends with the process
-            replica.models.stop(STOP_TIMEOUT_S)  # a forced stop skips the app's own shutdown
+        if not server.started:  # else the app's end has stopped them
+            replica.models.stop()
         if tracing is not None:
             tracing.close()
     if replica.drain.lost is not None:

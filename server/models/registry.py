@@ -9,7 +9,6 @@ unloaded after a time without use.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -118,8 +117,8 @@ class ModelRegistry:
         self._idle_watch: asyncio.Task[None] | None = None
         known = {entry.name: entry for entry in outlines}
         self._entries: dict[str, RegistryEntry] = {}
-        self._on_loaded: OnService = _ignore
-        self._on_unloaded: OnService = _ignore
+        self._on_loaded: OnService = lambda _: None
+        self._on_unloaded: OnService = lambda _: None
         for model in loaded:
             entry = known.pop(model.name, None) or RegistryEntry(model.name, model.languages, model.card)
             entry.languages, entry.card, entry.service = model.languages, model.card, builder.build(model)
@@ -290,10 +289,7 @@ class ModelRegistry:
     async def _end(self, service: ModelService) -> None:
         """Stop and release it. A thread that hangs is abandoned, as at the end of the process."""
         self._on_unloaded(service)
-        try:
-            await asyncio.to_thread(service.recognizer.stop, STOP_TIMEOUT_S)
-        except EngineDown:
-            _log.exception("engine did not stop", model=service.name)
+        await asyncio.to_thread(_stop, service)
         self._builder.release(service)
 
     # The replica's start and end
@@ -313,12 +309,11 @@ class ModelRegistry:
             if task is not None:
                 task.cancel()
 
-    def stop(self, timeout_s: float) -> None:
-        """End all engines. Raises: EngineDown if a thread does not end."""
-        with contextlib.ExitStack() as stopping:  # each is stopped, even if one before it hangs
-            stopping.callback(self._builder.stop)
-            for service in self:
-                stopping.callback(service.recognizer.stop, timeout_s)
+    def stop(self) -> None:
+        """End all engines. A thread that hangs ends with the process."""
+        for service in self:
+            _stop(service)
+        self._builder.stop()
 
     def ready(self, stall_s: float) -> bool:
         """Return whether the engines of all that is loaded run, are warm and have not been at one step for `stall_s`.
@@ -329,5 +324,8 @@ class ModelRegistry:
         return all(service.recognizer.engines.ready(stall_s) for service in services if service is not None)
 
 
-def _ignore(_: ModelService) -> None:
-    """Default callback: does nothing."""
+def _stop(service: ModelService) -> None:
+    try:
+        service.recognizer.engines.stop(STOP_TIMEOUT_S)
+    except EngineDown:
+        _log.exception("engine did not stop", model=service.name)

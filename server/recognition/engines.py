@@ -85,8 +85,9 @@ class Engines:
 
     def stop(self, timeout_s: float) -> None:
         """End the engines; sessions still open are broken. Raises: EngineDown if a thread does not end."""
-        for engine in reversed(self._all):
-            engine.stop(timeout_s)
+        with contextlib.ExitStack() as stopping:  # each is stopped, even if one before it hangs
+            for engine in self._all:
+                stopping.callback(engine.stop, timeout_s)
 
     def ready(self, stall_s: float) -> bool:
         """Return whether the engines run, are warm, and have been busy with their work for less than `stall_s`."""

@@ -64,10 +64,6 @@ class Recognizer:
         """Start the engines and take their events. Raises: EngineDead."""
         await self.engines.start(self._on_event, self._on_auxiliary_event)
 
-    def stop(self, timeout_s: float) -> None:
-        """End the engines. Raises: EngineDown if a model thread does not end."""
-        self.engines.stop(timeout_s)
-
     # Sessions
 
     async def open_in_background(self, session: Session, sink: EventSink) -> ActiveSession:

@@ -17,7 +17,6 @@ from typing import Any
 from server.audio.raw import PlainCodec, PlainReader
 from server.errors import BadParameter, CloseReason, RecognitionFailed, Refused
 from server.models.loading import load_served
-from server.models.registry import STOP_TIMEOUT_S
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import created_now
 from server.protocols.deepgram.projector import Projector
@@ -68,7 +67,7 @@ async def open_replica(settings: Settings) -> AsyncIterator[Replica]:
     try:
         yield replica
     finally:
-        await asyncio.to_thread(replica.models.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(replica.models.stop)
 
 
 class LocalTranscriber:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from websockets.exceptions import InvalidStatus
 
@@ -40,6 +42,17 @@ def test_a_hanging_step_closes_its_streams_and_then_ends_the_process() -> None:
         assert server.stop() == EXIT_LOST
         errors = [line["event"] for line in server.rest_of_log() if line["level"] in ("error", "critical")]
     assert errors == ["the engine is lost, this process ends"]
+
+
+def test_a_step_that_hangs_while_the_server_drains_is_no_failed_start() -> None:
+    with ServerProcess(drain_timeout_s=0.0) as server:
+        with server.listen() as client:
+            client.send(audio(HANGING))
+            server.until(lambda: server.metric('tutti_audio_seconds_total{encoding="linear16"}') > 0)
+            assert server.stop(signal.SIGTERM) == 0
+            assert client.rest()[1] == 1012
+        errors = [line["event"] for line in server.rest_of_log() if line["level"] == "error"]
+    assert errors == ["engine did not stop"]
 
 
 def test_single_failed_steps_close_their_streams_and_a_run_of_them_ends_the_process() -> None:

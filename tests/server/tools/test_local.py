@@ -65,7 +65,7 @@ def test_a_recording_gets_its_words_in_a_final_result(live: bool, finals: str, t
         try:
             messages = [m async for m in LocalTranscriber(served, live=live).stream(pcm())]
         finally:
-            await asyncio.to_thread(served.models.stop, 5.0)
+            await asyncio.to_thread(served.models.stop)
         return [m.text for m in messages if isinstance(m, Results) and m.is_final and m.text]
 
     assert asyncio.run(run()) == [text]
