@@ -21,7 +21,7 @@ from server.callbacks.hosts import AllowedHosts
 from server.coordination.coordinator import Coordinator
 from server.coordination.local import LocalCoordinator
 from server.coordination.term_building import TermBuilding
-from server.errors import SettingsError, of_setting
+from server.errors import of_setting
 from server.models.engine_source import EngineSource
 from server.models.loading import LoadedModel, speaker_weights
 from server.models.registry import ModelRegistry, RegistryEntry
@@ -170,10 +170,8 @@ def receipt_keys(settings: Settings) -> ReceiptKeys | None:
 
 def _callbacks(settings: Settings, metrics: Metrics) -> Callbacks | None:
     """Raises: SettingsError."""
-    if not settings.callback_hosts:
-        return None
     if settings.callback_folder is None:
-        raise SettingsError("callback_folder: needed with callback_hosts, for results that are not delivered yet")
+        return None
     with of_setting("callback_hosts"):
         hosts = AllowedHosts(settings.callback_hosts)
     with of_setting("callback_folder"):

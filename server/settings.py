@@ -15,7 +15,7 @@ from model.whisper import folder_of
 from server.configuration.addresses import ListenAddress, listen_address, listen_host
 from server.configuration.checks import bad_setting, own_address, url_of, whisper_folder
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
-from server.configuration.variables import listed
+from server.configuration.variables import listed, spelled
 
 SHIPPED_ON_DEMAND = tuple(
     ModelEntry(name=name, path=Path(name), languages=(language,), on_demand=True)
@@ -25,6 +25,14 @@ UPLOADS_A_PLACE = 8  # at a time, in the memory of one upload of the largest siz
 AUTO_SLOTS = 1_024  # more streams than one replica carries
 CONNECTED_A_SLOT = 4  # live channels, of which most rest
 STALLS = 3  # hung engines, one after the other, that a stream outlasts
+NEEDED = {
+    "voices": "speakers",
+    "callback_hosts": "callback_folder",
+    "callback_folder": "callback_hosts",
+    "callback_secret": "callback_hosts",
+    "twilio_public_url": "twilio_auth_token",
+}
+"""Settings that mean nothing without another one."""
 FORK_SLOTS = 16  # a fork lasts 10 to 30 ms: 300 streams with 20 pauses a minute have 3 at a time
 
 
@@ -76,7 +84,7 @@ class Settings(BaseSettings):
     models_file: Path | None = None
     """Several models as tables of a TOML file. Cannot be combined with `model` or `models`."""
     model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
-    """Names that clients use for models, as JSON; `*` stands for every other name, which is refused without it."""
+    """Names that clients use, as JSON, each with a model or `default`; `*` is every other, refused without it."""
     unload_idle_minutes: float | None = Field(None, gt=0)
     """Unload a model that was loaded on demand after this many minutes without a stream. By default never."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -302,15 +310,16 @@ class Settings(BaseSettings):
         return given | {"model": texts[0] or None} if isinstance(model, (list, tuple)) else given
 
     @model_validator(mode="after")
-    def _check_sagemaker(self) -> Self:
+    def _check_pairs(self) -> Self:
         if self.sagemaker and (self.api_keys or self.api_keys_file is not None):
             raise bad_setting("sagemaker", "cannot be combined with API keys, which clients of SageMaker cannot send")
-        return self
-
-    @model_validator(mode="after")
-    def _check_voices(self) -> Self:
-        if self.voices is not None and not self.speakers:
-            raise bad_setting("voices", "needs --speakers (TUTTI_SPEAKERS=true); set it, or leave the voices out")
+        for name, other in NEEDED.items():
+            if getattr(self, name) and not getattr(self, other):
+                raise bad_setting(name, f"needs {spelled(other)}; set both, or leave this one out")
+        if self.decoder == "greedy" and not (self.models or self.models_file):
+            for name in ("beams", "lm"):
+                if getattr(self, name) not in (None, "off"):
+                    raise bad_setting(name, "cannot be combined with --decoder greedy; leave one of the two out")
         return self
 
     def of_models(self) -> tuple[tuple[ModelEntry | None, Settings], ...]:

@@ -79,22 +79,14 @@ def remedy(name: Normalization, kind: str) -> str:
     return "--normalize english compares English texts without this difference"
 
 
-def _has_capitals(text: str) -> bool:
-    return any(map(str.isupper, text))
-
-
-def _has_small_letters(text: str) -> bool:
-    return any(map(str.islower, text))
-
-
 def _has_accents(text: str) -> bool:
     """Whether a letter has an accent or another combining mark."""
     return not text.isascii() and any(unicodedata.category(c) == "Mn" for c in unicodedata.normalize("NFD", text))
 
 
 _KINDS: dict[str, Callable[[str], bool]] = {
-    "capitals": _has_capitals,
-    "small letters": _has_small_letters,
+    "capitals": lambda text: any(map(str.isupper, text)),
+    "small letters": lambda text: any(map(str.islower, text)),
     "punctuation": lambda text: _MARK.search(text) is not None,
     "typographic apostrophes": lambda text: _TYPOGRAPHIC.search(text) is not None,
     "apostrophes": lambda text: "'" in text,

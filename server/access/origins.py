@@ -91,11 +91,7 @@ def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str], *, 
     except ValueError:
         raise NotAllowed("the Origin header is invalid") from None
     scheme, _, page_host = origin.partition("://")
-    same_host = scheme in DEFAULT_PORTS and page_host == _without_default_port(host.lower(), scheme)
+    same_host = scheme in DEFAULT_PORTS and page_host == host.lower().removesuffix(f":{DEFAULT_PORTS[scheme]}")
     own = same_host and (not keyless or is_private_name(host))
     if not own and origin not in allowed:
         raise NotAllowed(f"origin {origin[:64]!a} is not allowed by this server; add it to allowed_origins")
-
-
-def _without_default_port(host: str, scheme: str) -> str:
-    return host.removesuffix(f":{DEFAULT_PORTS[scheme]}")

@@ -127,12 +127,13 @@ def bound_for(setting: str, address: ListenAddress) -> list[socket.socket]:
     try:
         return bound(host, port)
     except OSError as error:
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            advice = f"correct {spelled('host')}: an address of this machine, such as {HERE} or {IPV4}"
+        if error.errno == errno.EADDRINUSE:
+            advice = f"stop the process that uses this port, or choose another {spelled(setting)}"
         elif error.errno == errno.EACCES:
             advice = f"choose a port of 1024 or more: {spelled(setting)}"
         else:
-            advice = f"stop the process that uses this port, or choose another {spelled(setting)}"
+            of_host = spelled("host" if setting in {"port", "vosk_port", "metrics_port"} else setting)
+            advice = f"correct {of_host}: an address of this machine, such as {HERE} or {IPV4}"
         raise AddressError(f"{setting}: {host_port(host, port)}: {error.strerror}; {advice}") from error
 
 

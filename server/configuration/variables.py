@@ -61,4 +61,7 @@ def listed(text: str) -> tuple[Any, ...]:
             return tuple(json.loads(text))
         except ValueError:
             raise ValueError("begins with [ but is not a JSON array") from None
-    return tuple(re.sub(r"(?m)(?:^|\s)#.*$", " ", text).replace(",", " ").split())
+    items = tuple(re.sub(r"(?m)(?:^|\s)#.*$", " ", text).replace(",", " ").split())
+    if not items:  # of keys, it would open the server
+        raise ValueError("must have an item, or be left out")
+    return items

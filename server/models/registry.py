@@ -127,6 +127,7 @@ class ModelRegistry:
             self._add(entry)
         languages = {entry.name: entry.languages for entry in self._entries.values()}
         self.names = ModelNames(languages, settings.model_aliases)
+        self.names.check_aliases()
 
     def _add(self, entry: RegistryEntry) -> None:
         if entry.name.casefold() in (name.casefold() for name in self._entries):

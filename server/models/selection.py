@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from model.config import FORMER_NAMES, MACRO_LANGUAGES
 from model.prompts import AUTO, MULTI
-from server.errors import BadParameter, FluxModel
+from server.errors import BadParameter, FluxModel, SettingsError
 
 ANY = "*"  # an alias for every name that is not known
+DEFAULT = "default"
 SHOWN = 64  # characters of a client's own text that a refusal repeats
 
 # English names of languages, by the first part of their tags. Source: the tokenizer of OpenAI's whisper.
@@ -73,7 +74,7 @@ class ModelNames:
     """Names and languages of the served models. The first is the default; no languages: not known, any is taken."""
 
     def __init__(self, served: Mapping[str, tuple[str, ...]], aliases: Mapping[str, str]) -> None:
-        """`aliases` point to served names, or to anything else for the default. Unknown names need the alias `ANY`.
+        """`aliases` point to served names, or to `DEFAULT`. Unknown names need the alias `ANY`.
 
         A served model also has the name that it shipped under before, unless that is an alias.
         """
@@ -87,6 +88,12 @@ class ModelNames:
     def default(self) -> str:
         """The model of a request that names neither a model nor a language."""
         return next(iter(self._served))
+
+    def check_aliases(self) -> None:
+        """Check that each alias points to a model. Raises: SettingsError."""
+        for name, target in self._aliases.items():
+            if target != DEFAULT and target.casefold() not in self._by_name:
+                raise SettingsError(f"model_aliases: {name}: {target!r} is not {DEFAULT!r} nor one of {self._shown()}")
 
     def known(self, name: str) -> str | None:
         """Return the served model that a name or an alias stands for; None for other names."""

@@ -114,7 +114,7 @@ class ServiceBuilder:
         if gpu is not None:
             import torch
 
-            self._metrics.watch_gpu(lambda: torch.cuda.memory_allocated(gpu))
+            self._metrics.gpu_memory.set_function(lambda: torch.cuda.memory_allocated(gpu))
         self._metrics.build_info.labels(version("tutti-asr"), self._settings.commit, model.name, str(device)).set(1)
 
     def release(self, service: ModelService) -> None:

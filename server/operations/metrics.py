@@ -144,10 +144,6 @@ class Metrics:
         self.gpu_memory = gauge("gpu_memory_allocated_bytes", "GPU memory allocated by torch")
         self.build_info = gauge("build_info", "Constant 1", "version", "commit", "model", "device")
 
-    def watch_gpu(self, allocated_bytes: Callable[[], float]) -> None:
-        """Read the GPU memory metric from `allocated_bytes`; without a GPU it stays 0."""
-        self.gpu_memory.set_function(allocated_bytes)
-
     def _counters(self, registry: CollectorRegistry) -> None:
         def count(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"tutti_{name}", text, labels, registry=registry)

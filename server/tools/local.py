@@ -59,8 +59,9 @@ async def open_local(
 async def open_replica(settings: Settings) -> AsyncIterator[Replica]:
     """Load the default model and run its engine inside the context, without a socket. Raises: ModelError."""
     places = -(-settings.slots // UPLOADS_A_PLACE)
-    slots = {"max_streams": 1, "max_uploads": places}  # as uploads, which have no latency objective
-    settings = settings.of_default.model_copy(update=slots)
+    # Streams are as uploads, which have no latency objective; aliases are of a server's models.
+    own = {"max_streams": 1, "max_uploads": places, "model_aliases": {}}
+    settings = settings.of_default.model_copy(update=own)
     models, auxiliary = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, models, auxiliary, time.perf_counter)
     await replica.models.start()

@@ -45,6 +45,8 @@ def test_variables_of_clients_and_of_kubernetes_services_are_known(name: str) ->
 @pytest.mark.parametrize("text", ["one\ntwo\n", "one,two", "one two", '["one", "two"]', "# keys\none # first\ntwo"])
 def test_lists_are_read_with_any_separator(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"TUTTI_{name.upper()}", text)
+    if name == "callback_hosts":
+        monkeypatch.setenv("TUTTI_CALLBACK_FOLDER", "callbacks")
     values = getattr(Settings(), name)
     assert [value if isinstance(value, str) else value.get_secret_value() for value in values] == ["one", "two"]
 
@@ -95,6 +97,24 @@ def test_a_bad_value_is_refused_in_one_line_without_the_value(name: str) -> None
     assert "secret-value" not in ran.output
 
 
-def test_a_list_that_is_no_json_array_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a JSON array"):
-        listed('["a')
+@pytest.mark.parametrize(("text", "why"), [('["a', "not a JSON array"), (" , \n# none", "must have an item")])
+def test_a_list_that_is_no_json_array_or_empty_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        listed(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "problem"),
+    [
+        ([], {"VOICES": "v"}, "--voices (TUTTI_VOICES): needs --speakers (TUTTI_SPEAKERS)"),
+        ([], {"CALLBACK_HOSTS": "h"}, "TUTTI_CALLBACK_HOSTS: needs TUTTI_CALLBACK_FOLDER"),
+        ([], {"CALLBACK_FOLDER": "f"}, "TUTTI_CALLBACK_FOLDER: needs TUTTI_CALLBACK_HOSTS"),
+        ([], {"CALLBACK_SECRET": "s"}, "TUTTI_CALLBACK_SECRET: needs TUTTI_CALLBACK_HOSTS"),
+        ([], {"TWILIO_PUBLIC_URL": "wss://a.example"}, "TUTTI_TWILIO_PUBLIC_URL: needs TUTTI_TWILIO_AUTH_TOKEN"),
+        (["--decoder", "greedy"], {"BEAMS": "8"}, "--beams (TUTTI_BEAMS): cannot be combined with --decoder greedy"),
+        (["--decoder", "greedy", "--lm", "x"], {}, "--lm (TUTTI_LM): cannot be combined with --decoder greedy"),
+    ],
+)
+def test_a_setting_that_others_make_void_is_refused(options: list[str], env: dict[str, str], problem: str) -> None:
+    ran = CliRunner().invoke(app, ["serve", *options], env={f"TUTTI_{name}": text for name, text in env.items()})
+    assert (ran.exit_code, ran.stderr.split(";")[0]) == (2, f"tutti: {problem}")

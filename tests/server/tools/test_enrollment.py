@@ -134,11 +134,3 @@ def test_a_folder_that_cannot_be_used_is_named(path: Path) -> None:
 def test_a_voice_of_other_weights_is_listed_as_such(path: Path) -> None:
     VoiceFolder.made(path, "older").add("ada", "bank", b"", 7.0)
     assert "for the key bank; made with other weights: delete it, and enroll it again" in voice(path, "list").stdout
-
-
-def test_voices_need_speakers() -> None:
-    ran = CliRunner().invoke(app, ["serve"], env={"TUTTI_VOICES": "voices"})
-    assert (ran.exit_code, ran.stderr) == (
-        2,
-        "tutti: --voices (TUTTI_VOICES): needs --speakers (TUTTI_SPEAKERS=true); set it, or leave the voices out\n",
-    )
