@@ -57,3 +57,9 @@ def test_links_are_resolved_and_dead_ones_fail_the_build(tmp_path: Path) -> None
     assert "three (<code>server/app.py</code>)" in page
     assert "made.json" in page
     assert "[eight](nothing.md)" in page
+
+
+def test_every_page_is_once_in_the_navigation_and_in_the_index() -> None:
+    nav, index = (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), (ROOT / "docs" / "README.md").read_text("utf-8")
+    for name in {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}:
+        assert (nav.count(f"- {name}"), f"({name}" in index) == (1, True), name

@@ -126,7 +126,7 @@ async def transcribe(
         ClientError: see `tutti_asr_client.errors`; no server transcribed it within `retry`.
     """
     urls = [url] if isinstance(url, str) else list(url)
-    addresses = [_upload_url(one, query) for one in urls]
+    addresses = ["http" + listen_url(one, query).removeprefix("ws") for one in urls]
     body = file if isinstance(file, bytes) else await asyncio.to_thread(_read, Path(file))
     attempts, loop = Attempts(addresses, retry or Retry()), asyncio.get_running_loop()
     while True:
@@ -146,11 +146,6 @@ async def transcribe(
 
 class _NoAnswer(Unreachable):
     """No answer in time to a complete request; repeating it would only take that long again."""
-
-
-def _upload_url(url: str, query: dict[str, QueryValue]) -> str:
-    """Return the address with the scheme of HTTP. Raises: BadUrl."""
-    return "http" + listen_url(url, query).removeprefix("ws")
 
 
 def _read(path: Path) -> bytes:

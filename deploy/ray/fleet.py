@@ -46,7 +46,7 @@ class Scaling:
         """Return the wanted number of replicas; `present` are running or starting, `loads` are of running ones."""
         if not loads:
             return max(self.rule.least, present)
-        enough = self._bounded(self._needed(loads))
+        enough = min(max(self._needed(loads), self.rule.least), self.rule.most)
         if enough >= present:
             self._fewer_since_s = None
             return enough
@@ -60,9 +60,6 @@ class Scaling:
     def _needed(self, loads: Sequence[Figures]) -> int:
         each = sum(load.limit for load in loads) / len(loads)
         return math.ceil(sum(load.active for load in loads) / (each * self.rule.share)) if each else 1
-
-    def _bounded(self, count: int) -> int:
-        return min(max(count, self.rule.least), self.rule.most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,14 +125,11 @@ def _impulse_response(rate: int) -> Floats:
     band = high**0.4996667741545416
     a0 = 1 + k / shelf_q + k * k
     shelf = [high + band * k / shelf_q + k * k, 2 * (k * k - high), high - band * k / shelf_q + k * k]
-    response = _biquad(_impulse(), [b / a0 for b in shelf], [2 * (k * k - 1) / a0, (1 - k / shelf_q + k * k) / a0])
+    impulse = np.concatenate([[1.0], np.zeros(RESPONSE - 1)])
+    response = _biquad(impulse, [b / a0 for b in shelf], [2 * (k * k - 1) / a0, (1 - k / shelf_q + k * k) / a0])
     k = math.tan(math.pi * HIGH_PASS_HZ / rate)
     a0 = 1 + k / HIGH_PASS_Q + k * k
     return _biquad(response, [1.0, -2.0, 1.0], [2 * (k * k - 1) / a0, (1 - k / HIGH_PASS_Q + k * k) / a0])
-
-
-def _impulse() -> Floats:
-    return np.concatenate([[1.0], np.zeros(RESPONSE - 1)])
 
 
 def _biquad(samples: Floats, b: Sequence[float], a: Sequence[float]) -> Floats:

@@ -51,14 +51,10 @@ def contract_of_network(graph: Graph, *, encoder: bool) -> Contract:
         return for_batches_of(graph, KINDS[recognize(graph)][1](graph))
     if "streaming_model_type" in graph.metadata:
         return for_batches_of(graph, contracts.nemo_buffered(graph))
-    if _is_nemo(graph):
+    if any(key.startswith("cache_last_") or key == "normalize_type" for key in graph.metadata):
         return for_batches_of(graph, contracts.nemo(graph, "nemo-transducer"))
     _check_encoder_kind(graph)
     return for_batches_of(graph, contracts.zipformer2(graph, "zipformer2-transducer"))
-
-
-def _is_nemo(encoder: Graph) -> bool:
-    return any(key.startswith("cache_last_") or key == "normalize_type" for key in encoder.metadata)
 
 
 def _check_encoder_kind(encoder: Graph) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import typer
 
 from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, bad_option, complain, fail
-from server.cli.operate import HERE, AdminKeyOption, AdminUrlOption, ask_admin
+from server.cli.operate import AdminKeyOption, AdminUrlOption, ask_admin
 from server.cli.options import CheckedCommand, DeviceOption, JsonOption, PrecisionOption, ThreadsOption
 
 if TYPE_CHECKING:
@@ -159,20 +159,20 @@ def _examine_fetched(path: Path) -> None:
 
 
 @model.command(name="list", cls=CheckedCommand)
-def list_(*, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
+def list_(*, url: AdminUrlOption, admin_key: AdminKeyOption = None) -> None:
     """List the models of a running server: loaded, loading, unloading or not loaded; and their streams."""
     for state in ask_admin(url, "GET", "models", admin_key, timeout_s=LOADING_S):
         _show(state)
 
 
 @model.command(cls=CheckedCommand)
-def load(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
+def load(name: NameArgument, *, url: AdminUrlOption, admin_key: AdminKeyOption = None) -> None:
     """Load a model in a running server, without interrupting streams. Returns when the model accepts streams."""
     _show(ask_admin(url, "POST", f"models/{quote(name, safe='')}/load", admin_key, timeout_s=LOADING_S))
 
 
 @model.command(cls=CheckedCommand)
-def unload(name: NameArgument, *, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
+def unload(name: NameArgument, *, url: AdminUrlOption, admin_key: AdminKeyOption = None) -> None:
     """Unload a model of a running server: it accepts no new streams, and is freed when the open ones have ended."""
     _show(ask_admin(url, "POST", f"models/{quote(name, safe='')}/unload", admin_key, timeout_s=LOADING_S))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -15,11 +16,12 @@ import typer
 
 from server.cli.errors import EXIT_ADDRESS, EXIT_FAILED, fail
 from server.cli.options import CheckedCommand, JsonOption, announce_compilation, printable
+from server.configuration.addresses import open_address
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
 RESTART_TIMEOUT_S = 600.0  # a large model takes minutes to load from a network volume
-HERE = "http://127.0.0.1:8080"
+HOST, PORT = "127.0.0.1", 8080
 NO_KEY = "the server requires an admin key: set --admin-key or TUTTI_ADMIN_KEY"
 
 
@@ -31,11 +33,19 @@ def _http_url(value: str) -> str:
     except ValueError:  # a bad port
         valid = None
     if not valid:
-        raise typer.BadParameter(f"must be an address such as {HERE}")
+        raise typer.BadParameter(f"must be an address such as http://{HOST}:{PORT}")
     return value
 
 
-AdminUrlOption = Annotated[str, typer.Option(help="Address of the server.", callback=_http_url)]
+def _own_url() -> str:
+    """Return the address on this machine of a server with the same variables."""
+    host, port = (os.environ.get(f"TUTTI_{name}") for name in ("HOST", "PORT"))
+    return open_address((host or "").strip("[] ") or HOST, port or PORT)
+
+
+AdminUrlOption = Annotated[
+    str, typer.Option(help="Address of the server.", callback=_http_url, default_factory=_own_url)
+]
 AdminKeyOption = Annotated[
     str | None,
     typer.Option(help="Admin key, if the server requires one.", envvar="TUTTI_ADMIN_KEY", callback=printable),
@@ -99,7 +109,7 @@ def doctor(context: typer.Context, *, as_json: JsonOption = False) -> None:
 
 def drain(
     *,
-    url: AdminUrlOption = HERE,
+    url: AdminUrlOption,
     wait: Annotated[bool, typer.Option("--wait", help="Return when all streams have ended.")] = False,
     admin_key: AdminKeyOption = None,
 ) -> None:
@@ -115,7 +125,7 @@ engine = typer.Typer(help="Commands for the engine of a running server.", no_arg
 
 
 @engine.command(cls=CheckedCommand)
-def restart(*, url: AdminUrlOption = HERE, admin_key: AdminKeyOption = None) -> None:
+def restart(*, url: AdminUrlOption, admin_key: AdminKeyOption = None) -> None:
     """Start a new engine process and move all streams to it, for example after an upgrade of the package.
 
     Clients notice a pause of less than a second and lose no word. The server needs --front-ends 1 or more.

@@ -66,13 +66,13 @@ def listen_address(text: str) -> ListenAddress:
     return ListenAddress(listen_host(host) if colon else HERE, int(port), parameters)
 
 
-def open_address(host: str, port: int, scheme: str = "http") -> str:
+def open_address(host: str, port: int | str, scheme: str = "http") -> str:
     """Return the URL at which a client on this machine reaches what listens on `host`: `http://[::1]:8080`."""
     host = HERE if host in (IPV4, IPV6) else host.replace("%", "%25")  # of a zone. Source: RFC 6874
     return f"{scheme}://{host_port(host, port)}"
 
 
-def host_port(host: str, port: int) -> str:
+def host_port(host: str, port: int | str) -> str:
     """Return host and port as one text, with brackets around IPv6: `[::1]:8080`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

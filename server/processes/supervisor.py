@@ -125,7 +125,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self._on_signal, sig)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self._tell_front_ends, messages.Reload())
         starting = loop.create_task(self._start_all())
         waited: list[asyncio.Future[Any]] = [starting, self.ended]
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -253,9 +253,6 @@ class Supervisor:
     def _engine_lost(self, why: str) -> None:
         _log.critical("the engine is lost, this server ends", reason=why)
         self.drain()
-
-    def _reload(self) -> None:
-        self._tell_front_ends(messages.Reload())
 
     def _tell_front_ends(self, message: Any) -> None:
         for child in self.front_ends.children:

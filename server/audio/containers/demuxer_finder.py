@@ -68,7 +68,7 @@ class DemuxerFinder:
             self._next_search_bytes = 2 * len(first)
             if (at := mpeg.first_frame(first[:SEARCHED_BYTES])) is not None:
                 return at
-        if len(first) >= (FIRST_SEARCH_BYTES if _is_text(first) else SEARCHED_BYTES):
+        if len(first) >= (FIRST_SEARCH_BYTES if first.isascii() and b"\0" not in first else SEARCHED_BYTES):
             raise Undecodable(UNRECOGNIZED)
         return -1
 
@@ -86,7 +86,3 @@ def _demuxer_of(first: bytes) -> Demuxer | None:
     if kind in _DEMUXERS and (kind not in ("mp3", "aac") or mpeg.frame_header(first) is not None):
         return _DEMUXERS[kind]()
     return None
-
-
-def _is_text(data: bytes) -> bool:
-    return data.isascii() and b"\0" not in data

@@ -227,7 +227,7 @@ class ContainerDecoder:
         blocks: Iterator[PCM] = map(self._decoded, item.packets)
         if item.end_s is None:
             for block in blocks:
-                yield self._trimmed(_without_end(block, round(item.discard_s * self._decoder.rate)))
+                yield self._trimmed(block[: max(0, len(block) - round(item.discard_s * self._decoder.rate))])
             return
         length = item.samples
         if length is None:
@@ -292,10 +292,6 @@ class ContainerDecoder:
         self._decoder = _decoder_of(track, self._losses)
         self._timeline = Timeline(track.delay_s)
         self._rate, self._skip, self._left = track.rate, track.skip, track.length
-
-
-def _without_end(block: PCM, samples: int) -> PCM:
-    return block[: max(0, len(block) - samples)]
 
 
 class Resampled:

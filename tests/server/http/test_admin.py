@@ -111,6 +111,11 @@ def test_the_command_drains_and_waits_for_the_end(live_server: Start) -> None:
     server.join()
 
 
+def test_the_command_asks_the_address_of_the_servers_variables() -> None:
+    ran = CliRunner().invoke(app, ["drain"], env={"TUTTI_HOST": "[::1]", "TUTTI_PORT": "1"})
+    assert (ran.exit_code, ran.stderr.partition(": [Errno")[0]) == (1, "tutti: http://[::1]:1")
+
+
 def test_health_under_kserve_names_follows_readiness(live_server: Start) -> None:
     server = live_server(model_aliases={"nova": "default"})
     name = server.replica.models.default.name
