@@ -45,7 +45,9 @@ class KnownVoice:
             [similarity for *_, similarity in self._windows], np.array([span for *span, _ in self._windows], np.float64)
         )
         middle = (start_s + end_s) / 2
-        return bool(self._path[min(range(len(self._windows)), key=lambda at: abs(self._middle(at) - middle))])
+        return bool(
+            self._path[min(range(len(self._windows)), key=lambda at: abs(sum(self._windows[at][:2]) / 2 - middle))]
+        )
 
     def state(self) -> bytes:
         """Return everything that `restore` needs, but the vector of the known voice."""
@@ -61,9 +63,6 @@ class KnownVoice:
     def copy(self) -> KnownVoice:
         """Return an independent copy, for a fork of the stream."""
         return copy(self)  # `take` replaces what it changes
-
-    def _middle(self, at: int) -> float:
-        return (self._windows[at][0] + self._windows[at][1]) / 2
 
 
 def others_in_recording(vectors: Vector, spans_s: NDArray[np.float64], voice: Vector) -> Sequence[int]:

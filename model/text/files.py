@@ -46,6 +46,15 @@ def read_text(path: Path, refusal: Refusal) -> str:
     return text.replace("\r\n", "\n")
 
 
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return a value that changes when a file is written, replaced or made readable; None while it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ctime_ns, status.st_size, status.st_ino
+
+
 def read_lines(path: Path, refusal: Refusal) -> list[str]:
     """Read the lines of a file, without line ends. Raises: the exception that `refusal` makes."""
     return lines_of(read_text(path, refusal))

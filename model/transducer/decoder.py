@@ -64,7 +64,7 @@ class TransducerDecoder(GreedyDecoder):
         self._tags = self.tokens.tags
         self.speller = Speller(self.tokens)
         self.supports_bias = self.speller.spells_key_terms
-        self.terms_of = lru_cache(maxsize=64)(self._terms_of)
+        self.terms_of = lru_cache(maxsize=64)(lambda phrases: piece_terms(Bias(phrases), self.speller))
 
     @property
     def digest(self) -> str:
@@ -152,9 +152,6 @@ class TransducerDecoder(GreedyDecoder):
             else:
                 state.frames += frames
                 state.silence_frames += frames
-
-    def _terms_of(self, phrases: tuple[tuple[str, float], ...]) -> PieceTerms:
-        return piece_terms(Bias(phrases), self.speller)
 
     def _bonus(self, rows: Sequence[TransducerState], positions: dict[int, TermState]) -> TermBonus | None:
         """Return the bonus of symbols in these rows; the search moves `positions`. None without key terms."""

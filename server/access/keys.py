@@ -20,7 +20,7 @@ from pathlib import Path
 import structlog
 from starlette.requests import HTTPConnection
 
-from model.text.files import read_lines
+from model.text.files import read_lines, stamp_of
 from server.access.origins import origin_of
 from server.access.tokens import Tokens, looks_like_token
 from server.errors import NotAuthorized, SettingsError
@@ -130,7 +130,7 @@ class KeysFile:
         self._path = path
         self._clock = clock
         self._checked_s = clock()
-        self._read_stamp = self._stamp()
+        self._read_stamp = stamp_of(path)
         self._keys = parse_keys(read_secrets("key", (), path))
 
     @property
@@ -139,28 +139,19 @@ class KeysFile:
         now = self._clock()
         if now - self._checked_s >= CHECK_EVERY_S:
             self._checked_s = now
-            stamp = self._stamp()
-            if stamp != self._read_stamp:
-                self._read_stamp = stamp
+            if stamp_of(self._path) != self._read_stamp:
                 self.reload()
         return self._keys
 
     def reload(self) -> None:
         """Read the file even if it has not changed; log the result."""
+        self._read_stamp = stamp_of(self._path)
         try:
             self._keys = parse_keys(read_secrets("key", (), self._path))
         except SettingsError as error:
             _log.error("keys file not reloaded, the previous keys stay valid", reason=str(error))
         else:
             _log.info("keys file reloaded", file=self._path.name, keys=len(self._keys))
-
-    def _stamp(self) -> tuple[int, int, int] | None:
-        """Return a value that changes when the file is written or replaced; None while it does not exist."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 BEARER = "bearer"

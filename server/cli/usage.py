@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FIGURES = ("streams", "seconds", "channel_seconds", "unfinished")
 GROUPS = ("key", "key_id", "day", "month", "model", "language", "protocol", "kind", "reason")
+INCOMPLETE = "the last line is incomplete and does not count; its server was killed, or is writing"
 
 
 def _hour(value: str | None) -> str | None:
@@ -79,7 +80,7 @@ def usage(
     totals = Totals(names, first, end)
     try:
         for path in usage_files(paths):
-            for record in read_records(path, _note_incomplete):
+            for record in read_records(path, lambda cut: complain(f"{cut}: {INCOMPLETE}")):
                 totals.add(record)
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}")
@@ -92,10 +93,6 @@ def usage(
         typer.echo(_json(names, rows, total_of(rows), since, until))
     else:
         typer.echo(_table(names, rows, total_of(rows)))
-
-
-def _note_incomplete(path: Path) -> None:
-    complain(f"{path}: the last line is incomplete and does not count; its server was killed, or is writing")
 
 
 def _figures(total: Total) -> tuple[Any, ...]:

@@ -28,7 +28,9 @@ def start_message(settings: Settings, url: str, streams: int) -> str:
     """Return the message for a server at `url` that currently accepts this number of `streams`."""
     rows = {
         "open": f"{url} in a browser; the API is described at {url}/docs",
-        "streams": said_of_streams(settings, streams),
+        "streams": f"about {streams} at a time, estimated for this machine at run time; set --max-streams N to fix it"
+        if settings.max_streams == "auto"
+        else f"{streams} at a time, fixed by --max-streams or TUTTI_MAX_STREAMS",
         "keys": said_of_keys(settings),
         "/admin": said_of_admin(settings),
         "stop": f"Ctrl-C drains: no new streams, and {settings.drain_timeout_s:g} s for open ones to end; "
@@ -43,13 +45,6 @@ def start_message(settings: Settings, url: str, streams: int) -> str:
             )
     where = "all interfaces" if interfaces(settings.host) else settings.host
     return "\n".join([f"tutti listens on {where}", *(f"  {name:<8} {said}" for name, said in rows.items())])
-
-
-def said_of_streams(settings: Settings, streams: int) -> str:
-    """Describe how many streams are accepted, and whether the number is fixed."""
-    if settings.max_streams == "auto":
-        return f"about {streams} at a time, estimated for this machine at run time; set --max-streams N to fix it"
-    return f"{streams} at a time, fixed by --max-streams or TUTTI_MAX_STREAMS"
 
 
 def said_of_keys(settings: Settings) -> str:

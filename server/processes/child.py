@@ -27,11 +27,6 @@ EXIT_FAILED = 1
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.child")
 
 
-def end_now() -> None:
-    """End this process immediately: its supervisor has ended before it served any stream."""
-    os._exit(EXIT_FAILED)
-
-
 @dataclass
 class ChildProcess:
     """This process: its settings and channel. The role's code sets the callback functions before it sends `Ready`.
@@ -41,7 +36,7 @@ class ChildProcess:
 
     answer: Callable[[Parcel], Awaitable[Parcel]] | None = None
     take: Callable[[Parcel], None] | None = None
-    on_orphaned: Callable[[], None] = end_now
+    on_orphaned: Callable[[], None] = lambda: os._exit(EXIT_FAILED)  # before it serves streams
     settings: Settings = field(init=False)
     in_background: bool = field(init=False)
     channel: ControlChannel = field(init=False)

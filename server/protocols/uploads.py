@@ -196,7 +196,9 @@ async def read_body(
         raise _too_large(limit_bytes)
     try:
         async with asyncio.timeout(None) as deadline:
-            timer = _end_at(loop, deadline, lambda: _ends_at(place, end_s))
+            timer = _end_at(
+                loop, deadline, lambda: min(end_s, place.too_slow_at(LEAST_BYTES_PER_S) if place else end_s)
+            )
             if place is not None:
                 place.end_early = lambda: deadline.reschedule(loop.time())
             async for part in request.stream():
@@ -232,10 +234,6 @@ def _end_at(loop: asyncio.AbstractEventLoop, deadline: asyncio.Timeout, ends_s: 
 
     timer = ClientTimer(loop, ends_s() - loop.time(), look)
     return timer
-
-
-def _ends_at(place: Place | None, end_s: float) -> float:
-    return end_s if place is None else min(end_s, place.too_slow_at(LEAST_BYTES_PER_S))
 
 
 def _too_slow(place: Place | None, timed_out: bool, timeout_s: float) -> TooSlow:

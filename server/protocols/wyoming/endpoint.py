@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from model.text.files import read_lines
+from model.text.files import read_lines, stamp_of
 from server.access.guard import CountedRefusal
 from server.audio.formats import AudioForm, Encoding
 from server.audio.pcm import MAX_CHANNELS
@@ -56,13 +56,13 @@ class TermsFile:
     def __init__(self, path: Path) -> None:
         """Read the file. Raises: SettingsError."""
         self._path = path
-        self._stamp = self._stamp_now()
+        self._stamp = stamp_of(self._path)
         self._terms = self._read()
 
     @property
     def terms(self) -> tuple[str, ...]:
         """The terms; those of the last readable file if it cannot be read."""
-        stamp = self._stamp_now()
+        stamp = stamp_of(self._path)
         if stamp != self._stamp:
             self._stamp = stamp
             try:
@@ -70,13 +70,6 @@ class TermsFile:
             except SettingsError as error:
                 _log.warning("key terms not read again, the old ones stay", reason=str(error))
         return self._terms
-
-    def _stamp_now(self) -> tuple[int, int]:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return 0, 0
-        return stat.st_mtime_ns, stat.st_size
 
     def _read(self) -> tuple[str, ...]:
         lines = (line.strip() for line in read_lines(self._path, lambda problem: SettingsError(f"keyterms: {problem}")))

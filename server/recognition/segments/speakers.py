@@ -207,15 +207,11 @@ def changes_at_pauses(words: Sequence[Word], numbers: Sequence[int]) -> list[int
     for change, until in pairwise([*changes, len(words)]):
         begin_s = words[change].start_s
         near = [at for at in range(after + 1, until) if abs(words[at].start_s - begin_s) <= REACH_S]
-        moved = max(near, key=lambda at: (_pause_s(words, at), at == change))
+        moved = max(near, key=lambda at: (round(words[at].start_s - words[at - 1].end_s, 6), at == change))
         settled[after:moved] = [numbers[change - 1]] * (moved - after)
         settled[moved:until] = [numbers[change]] * (until - moved)
         after = moved
     return settled
-
-
-def _pause_s(words: Sequence[Word], at: int) -> float:
-    return round(words[at].start_s - words[at - 1].end_s, 6)
 
 
 def _confidence(vector: Vector, means: dict[int, Vector], number: int) -> float:

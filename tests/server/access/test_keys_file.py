@@ -119,6 +119,22 @@ def test_a_running_server_accepts_a_new_key_and_refuses_the_old_one(live_server:
         client.finish()  # an open stream stays open
 
 
+def test_a_file_is_read_again_when_its_mode_changes_and_once_after_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, path, reads = FakeClock(), tmp_path / "keys", list[None]()
+    path.write_text(digest("old"))
+    file, before = KeysFile(path, clock), path.stat().st_ctime_ns
+    monkeypatch.setattr("server.access.keys.read_secrets", lambda *_: reads.append(None) or ())
+    while path.stat().st_ctime_ns == before:
+        path.chmod(0o640)  # it may be readable now
+    for count in (1, 2):
+        clock.advance(CHECK_EVERY_S)
+        assert (file.keys, len(reads)) == ((), count)
+        path.write_text(digest("new"))
+        file.reload()
+
+
 async def test_sighup_reads_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(digest("old"))
