@@ -25,14 +25,13 @@ UPLOADS_A_PLACE = 8  # at a time, in the memory of one upload of the largest siz
 AUTO_SLOTS = 1_024  # more streams than one replica carries
 CONNECTED_A_SLOT = 4  # live channels, of which most rest
 STALLS = 3  # hung engines, one after the other, that a stream outlasts
-NEEDED = {
+NEEDED = {  # by settings that mean nothing without it
     "voices": "speakers",
     "callback_hosts": "callback_folder",
     "callback_folder": "callback_hosts",
     "callback_secret": "callback_hosts",
     "twilio_public_url": "twilio_auth_token",
 }
-"""Settings that mean nothing without another one."""
 FORK_SLOTS = 16  # a fork lasts 10 to 30 ms: 300 streams with 20 pauses a minute have 3 at a time
 
 

@@ -205,7 +205,8 @@ class _Surroundings:
     def _has_unit(self, number: Span, by_start: dict[int, Span]) -> bool:
         """Whether a small number is written for what follows: "one dollar", "two and a half hours", "unit two b"."""
         after = self.line.after(number.end)
-        weight = after.startswith("pound") and not self._has_pence(number.end + 1)
+        pence = any(text in _CENTS["£"] for text in self.line.texts[number.end + 1 : number.end + 5])
+        weight = after.startswith("pound") and not pence
         weight = weight and not ((cents := by_start.get(number.end + 1)) and self._is_cents(cents))
         amount = (after in _CURRENCIES and not weight) or after in ("percent", "cents")
         return amount or self._and_part(number.end) or self._lettered(number) is not number
@@ -300,9 +301,6 @@ class _Surroundings:
         if sign == "£":  # a pound is also a weight
             return number
         return Span(number.start, end, sign + text)
-
-    def _has_pence(self, at: int) -> bool:
-        return any(text in _CENTS["£"] for text in self.line.texts[at : at + 4])
 
     def _is_cents(self, number: Span) -> bool:
         """Whether a number after an amount can only be its cents."""

@@ -59,8 +59,7 @@ async def open_local(
 async def open_replica(settings: Settings) -> AsyncIterator[Replica]:
     """Load the default model and run its engine inside the context, without a socket. Raises: ModelError."""
     places = -(-settings.slots // UPLOADS_A_PLACE)
-    # Streams are as uploads, which have no latency objective; aliases are of a server's models.
-    own = {"max_streams": 1, "max_uploads": places, "model_aliases": {}}
+    own = {"max_streams": 1, "max_uploads": places, "model_aliases": {}}  # as uploads, without a latency objective
     settings = settings.of_default.model_copy(update=own)
     models, auxiliary = await asyncio.to_thread(load_served, settings)
     replica = build_replica(settings, models, auxiliary, time.perf_counter)

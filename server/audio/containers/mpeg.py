@@ -31,6 +31,7 @@ _BIT_RATES = {  # kbit/s, by whether it is version 1, and layer
 _MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
 _AAC_RATES = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000, 7_350)
 _AAC_CHANNELS = (2, 1, 2, 3, 4, 5, 6, 8)  # by configuration; 0: the frame has it, usually stereo
+_AAC_CHANNEL_BYTES = 1_024  # of a block at most: 768 of audio, as a decoder's buffer has, and other data
 COUNTED_WRONG = 2  # frames: encoders' counts are off by one or two
 _DECODER_DELAY = 528 + 1  # samples. Source: LAME's technical FAQ
 _DELAYS_AT = 21  # in the LAME tag
@@ -80,10 +81,11 @@ def first_frame(data: bytes) -> int | None:
 def _adts(head: bytes | bytearray) -> FrameHeader | None:
     rate_index = head[2] >> 2 & 15
     size = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
-    if rate_index >= len(_AAC_RATES) or size <= HEAD_BYTES:
+    form, blocks = (head[2] & 1) << 2 | head[3] >> 6, (head[6] & 3) + 1
+    most = (_AAC_CHANNELS[form] if form else 8) * blocks * _AAC_CHANNEL_BYTES
+    if rate_index >= len(_AAC_RATES) or not HEAD_BYTES < size <= most:
         return None
-    channels = _AAC_CHANNELS[(head[2] & 1) << 2 | head[3] >> 6]
-    return FrameHeader(PacketCodec.AAC, _AAC_RATES[rate_index], channels, size, 1_024 * ((head[6] & 3) + 1))
+    return FrameHeader(PacketCodec.AAC, _AAC_RATES[rate_index], _AAC_CHANNELS[form], size, 1_024 * blocks)
 
 
 def _mp3(head: bytes | bytearray) -> FrameHeader | None:

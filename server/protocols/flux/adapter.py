@@ -125,11 +125,8 @@ class FluxAdapter:
         """Recognize audio, or handle a message that came in a binary frame."""
         if (text := control_text(chunk)) is not None:
             return self.text(text)
-        return (Encoded(chunk, self._undecodable),) if chunk else ()
-
-    def _undecodable(self, why: str) -> Actions:
         # The code with which Pipecat does not come back: the same audio would be refused again.
-        return (self._error(FluxCode.UNPARSABLE, why),)
+        return (Encoded(chunk, lambda why: (self._error(FluxCode.UNPARSABLE, why),)),) if chunk else ()
 
     def text(self, text: str) -> Actions:
         """Handle a control message; after an unknown one the open turn ends, then `Error`, then the close."""
