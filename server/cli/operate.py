@@ -16,7 +16,6 @@ import typer
 
 from server.cli.errors import EXIT_ADDRESS, EXIT_FAILED, fail
 from server.cli.options import CheckedCommand, JsonOption, announce_compilation, printable
-from server.configuration.addresses import open_address
 
 POLL_S = 0.5
 TIMEOUT_S = 5.0
@@ -39,6 +38,8 @@ def _http_url(value: str) -> str:
 
 def _own_url() -> str:
     """Return the address on this machine of a server with the same variables."""
+    from server.configuration.addresses import open_address
+
     host, port = (os.environ.get(f"TUTTI_{name}") for name in ("HOST", "PORT"))
     return open_address((host or "").strip("[] ") or HOST, port or PORT)
 
