@@ -35,8 +35,7 @@ from server.recognition.session import Session
 from server.recognition.session_options import Limits
 from server.recognition.steps import Auxiliary
 from server.settings import Settings
-from server.streaming.connection import ConnectionContext
-from server.streaming.flow_control import LiveLimits
+from server.streaming.flow_control import ConnectionContext, LiveLimits
 from server.text.own_forms import OwnForms, own_forms_of
 from server.usage.log import UsageFiles, UsageLog
 from server.usage.meters import Usage

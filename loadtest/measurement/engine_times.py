@@ -33,12 +33,6 @@ class EngineTimes:
     step_s: dict[int, list[float]]
     cycle_s: dict[int, float]
 
-    def outside_s(self) -> tuple[float, float]:
-        """Return the seconds of a cycle outside the step: per batch, and per row."""
-        outside = [self.cycle_s[rows] - statistics.median(self.step_s[rows]) for rows in self.cycle_s]
-        row_s, batch_s = np.polyfit(list(self.cycle_s), outside, 1)
-        return max(0.0, float(batch_s)), max(0.0, float(row_s))
-
 
 def measure_engine(make_slots: MakeSlots, sizes: Sequence[int], batches: int = BATCHES, tries: int = 1) -> EngineTimes:
     """Time full batches of each size that the model supports, in `PARTS` runs.

@@ -157,13 +157,6 @@ class GRULayer(nn.Module):
         nn.init.zeros_(self.input.bias)
         nn.init.ones_(self.input.bias[hidden : 2 * hidden])  # the update gate starts open for the old state
 
-    def mute(self) -> None:
-        """Zero the candidate's weights, so that zero states stay zero until training changes them."""
-        with torch.no_grad():
-            for product in (self.input, self.recurrent):
-                for parameter in product.parameters():
-                    parameter[2 * self.hidden :] = 0
-
     def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """For training use `recurrence`, else cuDNN on a GPU, else the scan; for serving loop over the few frames."""
         if not torch.is_grad_enabled():

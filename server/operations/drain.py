@@ -30,9 +30,8 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.drain")
 class OpenSession(Protocol):
     """A session that a drain can end."""
 
-    @property
-    def backlog_s(self) -> float:
-        """Return the seconds of audio received and not yet consumed."""
+    def look(self) -> float:
+        """Look for messages that wait; return the seconds of audio received and not yet consumed."""
 
     def drain(self) -> None:
         """Send pending results and end soon; must not block."""
@@ -111,10 +110,10 @@ class OpenSessions:
         if not self._sessions and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
-    def observe_backlog(self) -> None:
-        """Record the backlog of every session in the metric."""
+    def look(self) -> None:
+        """Record the backlog of every session in the metric; called twice a second."""
         for session in self._sessions:
-            self._metrics.backlog.observe(session.backlog_s)
+            self._metrics.backlog.observe(session.look())
 
     def emptied(self) -> asyncio.Future[None]:
         """Return a future that is done when no session is open. Call it on the event loop; one caller at a time."""

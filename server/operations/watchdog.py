@@ -108,7 +108,7 @@ class Watchdog:
 
     def _look(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
         self._metrics.loop_lag.observe(max(0.0, loop.time() - due_s))
-        self._sessions.observe_backlog()
+        self._sessions.look()
         self._look_at_engines()
         self._update_estimates()
         self._look_at_files()

@@ -40,7 +40,8 @@ from server.streaming.adapter import (
     Switch,
 )
 from server.streaming.closing import ConnectionEvent
-from server.streaming.connection import Connection, ConnectionContext
+from server.streaming.connection import Connection
+from server.streaming.flow_control import ConnectionContext
 from server.streaming.outbox import OutFrame
 from server.streaming.slow_messages import PatientConnection
 from server.streaming.transport import MessageLimit
@@ -119,7 +120,7 @@ class AdapterConnection(PatientConnection):
                 return
 
     def _biases_of(self, phrases: tuple[str, ...], prompt: str) -> Sequence[TermBias]:
-        keyterms = self._session.keyterms
+        keyterms = self.session.keyterms
         try:
             return keyterms.asked_for((*fitting(keyterms.rare_terms(prompt), phrases), *phrases))
         except BiasError:  # refused when it is run
@@ -135,7 +136,7 @@ class AdapterConnection(PatientConnection):
 
     def _do_after(self, actions: Callable[[float], Actions], why: str | None) -> None:
         self._unbuilt = why
-        self._do_all(actions(self._session.audio.received_s))
+        self._do_all(actions(self.session.audio.received_s))
         self._unbuilt = None
 
     def _resume_reading_if_low(self) -> None:
@@ -201,11 +202,11 @@ class AdapterConnection(PatientConnection):
     def _set(self, action: Setting) -> None:
         match action:
             case ChooseLanguage():
-                self._session.take(action)
+                self.session.take(action)
             case Bias():
                 self._bias(action)
             case Endpoint():
-                self._session.take(action)
+                self.session.take(action)
                 if action.scored is not None and self._recognition is not None:
                     with contextlib.suppress(ServerFull):  # the score is that of silence alone
                         self._recognition.ask_in_pauses()
@@ -224,12 +225,12 @@ class AdapterConnection(PatientConnection):
                 return
             assert self._recognition is not None, "a message arrives only while it runs"
             self._recognition.close()
-            self._session, self._recognition = recognition.session, recognition  # no audio was received before
+            self.session, self._recognition = recognition.session, recognition  # no audio was received before
             self._pending = iter(asked.done(recognition.session.options.sample_rate))
             self._do_pending()
 
     def _bias(self, asked: Bias) -> None:
-        why, session, phrases = "not supported with greedy decoding", self._session, asked.phrases
+        why, session, phrases = "not supported with greedy decoding", self.session, asked.phrases
         if not (phrases or asked.prompt or session.keyterms.supported):
             return
         if self._unbuilt is not None:

@@ -68,6 +68,10 @@ class Upload:
         """Open the recording. Raises: Refused."""
         await self._decoded(self._recording.open(body, form, rate=rate, max_s=max_s))
 
+    def look(self) -> float:
+        """Return the backlog: the client has sent all."""
+        return self.backlog_s
+
     def drain(self) -> None:
         """Fail with `ServerDraining`; the client has to send the recording again, to another replica."""
         self._fail(ServerDraining("the server is restarting; send the recording again"))

@@ -97,6 +97,11 @@ class ActiveSession:
         if rests is not None:
             self._after_rest(rests)
 
+    @property
+    def all_rest(self) -> bool:
+        """Whether all channels rest; not known of an upload."""
+        return self._resting == len(self.session.channels)
+
     def _after_rest(self, rests: Rests) -> None:
         """Count the steps that rested, and send their events."""
         self._metrics.rested_steps.value += rests.skipped

@@ -163,12 +163,3 @@ def is_excluded(feature: Feature, request: Request) -> bool:
     pairs = [(row.first, row.second) for row in EXCLUSIONS]
     others = [first if second is feature else second for first, second in pairs if feature in (first, second)]
     return any(other.counts(request) for other in others)
-
-
-def exclusion_table() -> str:
-    """Return the exclusions in Markdown."""
-    lines = ["| feature | together with | why | a request for both |", "|---|---|---|---|"]
-    for row in EXCLUSIONS:
-        outcome = f"is served without {row.first.name}" if row.yields else f"`{row.text}`"
-        lines.append(f"| {row.first.name} | {row.second.name} | {row.why} | {outcome} |")
-    return "\n".join(lines)

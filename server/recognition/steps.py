@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 
 from model.description import ModelDescription
-from server.audio.pcm import PCM, Resampler, Tiler, downmix, primed_start
-from server.audio.windows import WindowRows
+from server.audio.pcm import PCM, Resampler, Tiler, WindowRows, downmix, primed_start
 from server.recognition.saved_state import SavedCutter, SavedWindows
 
 

@@ -1,8 +1,6 @@
 """Live WebSocket connection: reading, writing and time limits around a sans-I/O session.
 
-Subclasses implement the protocols: `server.protocols.deepgram.live` for Deepgram's,
-`server.protocols.adapter_connection` for adapters, both on top of `server.streaming.slow_messages`.
-`server.streaming.closing` has the state table of a connection's end.
+Protocols are subclasses of `server.streaming.slow_messages`; `server.streaming.closing` has the table of its end.
 
 Messages and results are handled in callbacks, without tasks. Nothing blocks on compute: reading pauses only while the
 client's own audio is ahead of the engine, so that TCP slows the client down. Every wait has a time limit: for an idle
@@ -14,18 +12,16 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import structlog
 from starlette.websockets import WebSocket
 
-from server.audio.decode_queue import DecodeQueue, DecodingPool
+from server.audio.decode_queue import DecodeQueue
 from server.audio.formats import Encoding
 from server.audio.packets import LiveDecoder
 from server.audio.pcm import PCM
 from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, MediaError
-from server.operations.metrics import Metrics
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Closed, Event, StepTiming, StreamBroken, separated
 from server.recognition.messages import EndOfAudio, Flushing, FlushText, Samples
@@ -34,10 +30,11 @@ from server.recognition.steps import Work
 from server.streaming.client_timer import ClientTimer
 from server.streaming.closing import ConnectionEvent, State, next_state
 from server.streaming.flow_control import (
+    UNREAD_S,
     WRITE_TIMEOUT_S,
     Backpressure,
+    ConnectionContext,
     Deadlines,
-    LiveLimits,
     ShortMessages,
     is_audio,
 )
@@ -46,16 +43,6 @@ from server.streaming.transport import transport_of
 from server.usage.meters import UsageMeter
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.connection")
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionContext:
-    """The parts of a replica that its connections share."""
-
-    limits: LiveLimits
-    metrics: Metrics
-    clock: Callable[[], float]
-    pool: DecodingPool
 
 
 class Connection(ABC):
@@ -76,8 +63,7 @@ class Connection(ABC):
         """`encoding` is a metric label; `decoder` is None if the protocol decodes the audio itself."""
         limits, self._clock = context.limits, context.clock
         self._transport = transport_of(socket)
-        self._session = session
-        self._limits = limits
+        self.session = session  # receives its audio
         self._metrics = context.metrics
         self._request_id = request_id
         self._recognition: ActiveSession | None = None
@@ -99,11 +85,6 @@ class Connection(ABC):
         self.usage: UsageMeter | None = None  # set while it is served
 
     @property
-    def session(self) -> Session:
-        """The session that receives its audio."""
-        return self._session
-
-    @property
     def end_reason(self) -> CloseReason:
         """The reason of its end."""
         return self._reason or CloseReason.CLIENT_GONE
@@ -111,12 +92,12 @@ class Connection(ABC):
     @property
     def backlog_s(self) -> float:
         """Seconds of audio received without a result."""
-        return self._session.backlog_s + (0.0 if self._decode_queue.inline else self._decode_queue.waiting_s)
+        return self.session.backlog_s + (0.0 if self._decode_queue.inline else self._decode_queue.waiting_s)
 
     async def run(self, recognition: ActiveSession) -> None:
         """Serve the accepted connection until it ends; `recognition` is its admitted stream."""
         self._recognition = recognition
-        _log.info("stream opened", request_id=self._request_id, streams=len(self._session.channels), **self._facts())
+        _log.info("stream opened", request_id=self._request_id, streams=len(self.session.channels), **self._facts())
         self._opened_s = self._deadlines.received_s = self._deadlines.progress_s = self._clock()
         self._arm(self._deadlines.wait_s(self._opened_s))
         self._ended = asyncio.get_running_loop().create_future()
@@ -132,6 +113,12 @@ class Connection(ABC):
             self._report()
             self._decode_queue.release()
             self._recognition = None  # it refers back to this connection, as did the decode queue
+
+    def look(self) -> float:
+        """Read also fewer bytes than a step's if the last read is long ago, such as a message; return the backlog."""
+        if self._clock() - self._deadlines.received_s > UNREAD_S:
+            self._transport.read_at_least(1)
+        return self.backlog_s
 
     def drain(self) -> None:
         """Finish the text, then close because the server restarts."""
@@ -190,18 +177,14 @@ class Connection(ABC):
         assert self._reason is not None, "recorded before the last state"
         if self._decode_queue.decoder is not None:
             self._results.repaired(self._decode_queue.decoder.losses)
-        if self._reason is CloseReason.SLOW_CONSUMER:
-            self._metrics.slow_consumers.inc()
-        self._metrics.sessions.labels(self.protocol, CLOSES[self._reason].outcome).inc()
-        self._metrics.session_duration.observe(self._clock() - self._opened_s)
+        self._results.closed(self.protocol, self._reason, self._clock() - self._opened_s)
         _log.info(
             "stream closed",
             request_id=self._request_id,
             reason=self._reason.value,
-            audio_s=round(self._session.audio.received_s, 3),
-            steps=sum(channel.settings.steps_answered for channel in self._session.channels),
-            worst_latency_ms=round(self._writer.worst_latency_s * 1e3, 1),
-            interims_dropped=self._writer.dropped,
+            audio_s=round(self.session.audio.received_s, 3),
+            steps=sum(channel.settings.steps_answered for channel in self.session.channels),
+            **self._writer.facts(),
         )
 
     # Messages
@@ -280,21 +263,22 @@ class Connection(ABC):
         else:
             if samples is not None:
                 self.on_samples(samples, arrived_s)
-                audio = self._session.audio
-                if not self._short.room or len(samples) % audio.period:  # else the room is as before
-                    self._short.make_room(audio.samples_to_step, self._decode_queue.frame_bytes)
+                if not self._short.room or len(samples) % self.session.audio.period:  # else the room is as before
+                    self._short.make_room(self.session.audio.samples_to_step, self._decode_queue.frame_bytes)
+                if self.session.rests is not None and self._recognition is not None:
+                    self._transport.read_at_least(self._short.room if self._recognition.all_rest else 1)
 
     @property
     def has_room(self) -> bool:
         """Return whether the engine keeps up with the decoded audio."""
-        return self._session.backlog_s <= self._backpressure.high_s
+        return self.session.backlog_s <= self._backpressure.high_s
 
     def on_samples(self, samples: PCM, arrived_s: float, channel: int | None = None) -> None:
         """Handle decoded audio, (S, C) int16, in the order in which it was sent: cut it into steps for the engine.
 
         With a `channel` it is (S, 1), the samples of that channel.
         """
-        session = self._session
+        session = self.session
         try:
             work = session.take(Samples(samples, arrived_s, channel))
         except BacklogExceeded:
@@ -312,19 +296,17 @@ class Connection(ABC):
 
     def on_progress(self) -> None:
         """Resume reading if it was paused for undecoded bytes: these may have held no audio, so no result follows."""
-        if not self._session.backlog_s:  # otherwise a result of the engine is due
+        if not self.session.backlog_s:  # otherwise a result of the engine is due
             self._deadlines.progress_s = self._clock()
         self._resume_reading_if_low()
 
-    def on_bad_audio(self, error: MediaError) -> None:
+    def on_bad_audio(self, error: MediaError) -> None:  # noqa: ARG002 - used by protocols that can send it
         """End the connection because its audio cannot be decoded."""
-        del error  # used by protocols that can send it
         self._transition(ConnectionEvent.BAD_AUDIO)
 
     def _finalize(self, channel: int | None) -> None:
         """Finish the text of the audio sent so far, on one channel or all; the stream continues."""
-        now = self._deadlines.received_s
-        self._decode_queue.drain(lambda: self._give(FlushText(channel, self._clock())), now)
+        self._decode_queue.drain(lambda: self._give(FlushText(channel, self._clock())), self._deadlines.received_s)
 
     def _flush_and_end(self, reason: CloseReason) -> None:
         """Finish the text of all audio and close the session; its last event is `Closed`."""
@@ -335,8 +317,9 @@ class Connection(ABC):
 
     def _give(self, message: Flushing) -> None:
         self._short.room = 0  # not known after a flush
-        work, events = separated(self._session.take(message))
-        if work or self._session.rests is not None:
+        self._transport.read_at_least(1)
+        work, events = separated(self.session.take(message))
+        if work or self.session.rests is not None:
             self._push(work)
         self.on_events(events, None)
 
@@ -379,7 +362,7 @@ class Connection(ABC):
     def _answer_due(self) -> bool:
         """True while audio waits for the engine or the decoder."""
         queue = self._decode_queue
-        return self._session.backlog_s > 0 or (not queue.inline and queue.pending)
+        return self.session.backlog_s > 0 or (not queue.inline and queue.pending)
 
     def _resume_reading_if_low(self) -> None:
         """Resume reading if the backlog is low enough; called whenever it has decreased."""
@@ -410,8 +393,8 @@ class Connection(ABC):
             self._transition(ConnectionEvent.CLOSE_TIMED_OUT)
             return
         now = self._clock()
-        writing_since_s, listening = self._writer.waiting_since(now), not self._backpressure.holding
-        due = self._deadlines.due(now, writing_since_s, answer_due=self._answer_due, listening=listening)
+        listening, written_s = not self._backpressure.holding, self._writer.waiting_since(now)
+        due = self._deadlines.due(now, written_s, answer_due=self._answer_due, listening=listening)
         if due is not None:
             self._handle_short()
         if due is not None and self._state.sends:

@@ -1,14 +1,18 @@
-"""Flow control of one connection: joining of short messages, backpressure on reading, and time limits. Pure."""
+"""Flow control of one connection: joining of short messages, backpressure on reading, and time limits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from server.audio.decode_queue import DecodingPool
+from server.operations.metrics import Metrics
 from server.streaming.closing import ConnectionEvent
 
 HIGH_WATER, LOW_WATER = 1 / 3, 1 / 6  # shares of the largest backlog: reading stops above one, resumes below the other
 WRITE_TIMEOUT_S = 10.0  # that a client may take to receive one frame
+UNREAD_S = 0.3  # without a read, until fewer bytes of a resting stream than those of a step are read
 MAX_SESSION_S = 86_400.0  # of the longest live connection
 BRACE = ord("{")  # first byte of a binary message that may be a control message
 
@@ -92,6 +96,16 @@ class LiveLimits:
     idle_timeout_s: float
     stall_timeout_s: float
     max_backlog_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionContext:
+    """The parts of a replica that its connections share."""
+
+    limits: LiveLimits
+    metrics: Metrics
+    clock: Callable[[], float]
+    pool: DecodingPool
 
 
 class Deadlines:

@@ -16,7 +16,7 @@ from enum import StrEnum
 import msgspec
 
 from server.audio.formats import Losses
-from server.errors import Close
+from server.errors import CLOSES, Close, CloseReason
 from server.operations.metrics import Metrics
 from server.recognition.events import Event, Final, FinalReason, Partial, StepTiming
 from server.streaming.transport import Transport
@@ -97,10 +97,9 @@ class Writer:
         self.write_s = 0.0  # of the last result: time from its text to the transport
         self.worst_latency_s = 0.0
 
-    @property
-    def dropped(self) -> int:
-        """Number of interims dropped because the client did not read."""
-        return self._outbox.dropped
+    def facts(self) -> dict[str, object]:
+        """Return fields for the log line of the end: the longest latency, and interims dropped for a slow client."""
+        return {"worst_latency_ms": round(self.worst_latency_s * 1e3, 1), "interims_dropped": self._outbox.dropped}
 
     def waiting_since(self, now: float) -> float:
         """Return the time since which the outbox has been waiting for the client; `now` if it is empty."""
@@ -200,6 +199,13 @@ class ResultMetrics:
             self._metrics.audio_concealed.inc(losses.concealed - self._counted.concealed)
             self._metrics.audio_resyncs.inc(losses.resyncs - self._counted.resyncs)
             self._counted = replace(losses)
+
+    def closed(self, protocol: str, reason: CloseReason, open_s: float) -> None:
+        """Count the end of the connection."""
+        if reason is CloseReason.SLOW_CONSUMER:
+            self._metrics.slow_consumers.inc()
+        self._metrics.sessions.labels(protocol, CLOSES[reason].outcome).inc()
+        self._metrics.session_duration.observe(open_s)
 
     def sent(self, event: Event, timing: StepTiming | None) -> None:
         """Observe an event that was sent; `timing` is that of its step, None if it answers no step."""

@@ -63,7 +63,7 @@ class PatientConnection(Connection):
             self._wait_for(self._build(terms, asked, biases, change))
 
     async def _build(self, terms: OwnersTerms, asked: tuple[str, ...], biases: Sequence[Bias], change: Change) -> None:
-        why = await terms.build(asked, biases, self._session.keyterms.decoder)
+        why = await terms.build(asked, biases, self.session.keyterms.decoder)
         if self._state.reads:
             change(why)
 

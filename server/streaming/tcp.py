@@ -20,8 +20,9 @@ from starlette.websockets import WebSocket
 
 from server.errors import BadFrame
 from server.streaming.client_timer import ClientTimer
+from server.streaming.pings import LINGER_S
 from server.streaming.transport import TRANSPORT_EXTENSION, MessageLimit, MessageReceiver
-from server.streaming.websocket import FRAMES_PER_CALL, LINGER_S, SEND_BUFFER_BYTES
+from server.streaming.websocket import FRAMES_PER_CALL, SEND_BUFFER_BYTES
 
 QUIET_S = 60.0  # between two streams of a connection
 ASKED = "tutti.asked"  # key in the ASGI scope of a stream: what its client asked for
@@ -339,3 +340,6 @@ class StreamSocket(asyncio.Protocol, Generic[T]):
         """Handle messages again; in the last state only to detect the end of the connection."""
         self._paused = False
         self._read_on()
+
+    def read_at_least(self, count: int) -> None:
+        """Read all at once: the length of a message is not that of its audio."""

@@ -69,6 +69,9 @@ class Transport(Protocol):
     def resume_reading(self) -> None:
         """Resume reading from the socket."""
 
+    def read_at_least(self, count: int) -> None:
+        """Do not read the socket while fewer bytes than this wait there."""
+
 
 def transport_of(socket: WebSocket) -> Transport:
     """Return the transport that `server.streaming.websocket` put into the connection's scope.

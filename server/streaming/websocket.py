@@ -10,12 +10,12 @@ from asyncio import TimerHandle
 from asyncio.transports import BaseTransport
 from typing import Any, cast
 
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from server.streaming.client_timer import READ_S, ClientTimer
+from server.streaming.client_timer import ClientTimer
+from server.streaming.pings import LINGER_S, PingedWebSocket
 from server.streaming.transport import TRANSPORT_EXTENSION, MessageLimit, MessageReceiver
 
 try:
@@ -24,37 +24,30 @@ except ImportError:  # a build without its C extension
     from websockets.utils import apply_mask
 
 SEND_BUFFER_BYTES = 256 * 1024  # about a minute of results; by default Linux grows it to over 4 MiB
-LINGER_S = 10.0  # time for the client's close frame, the end of a failed connection, or reading unsent data
 FRAMES_PER_CALL = 64  # about 2 ms of tiny frames; a single read may hold 43,000, which take a second
 # Source of the frame headers: RFC 6455, section 5.2.
 WHOLE_TEXT = b"\x81"  # FIN, no extension bits, opcode 1
 WHOLE_BINARY = 0x82  # FIN, no extension bits, opcode 2
-WHOLE_PONG = b"\x8a"  # FIN, no extension bits, opcode 10
 SHORT, LONG = 126, 1 << 16  # payload sizes from which the header has two, or eight, more bytes
 MASKED = 0x80
 MASK_BYTES = 4
 LENGTH_16_BIT, LENGTH_64_BIT = 126, 127  # markers: the length follows in two, or in eight bytes
-
 Head = tuple[bytes, list[tuple[bytes, bytes]]]
 """Target and headers of a request."""
 
 
-class StreamWebSocket(WebSocketsSansIOProtocol):
+class StreamWebSocket(PingedWebSocket):
     """uvicorn's WebSocket protocol class; implements `server.streaming.transport.Transport`."""
 
-    _linger: ClientTimer | None = None
     _receiver: MessageReceiver | None = None
     _extensions: dict[str, object] | None = None  # of the ASGI scope; contains this object
     _too_large: bytes | None = None  # text message sent before the close after a too large message
-    congested = False
-    _reading = True  # False while the receiver has paused reading
-    _failed = False  # after a protocol error of the client: nothing more is written
     _unread, _at = b"", 0  # received data, and the offset of the unparsed part
     _half_closed = False  # the client sends nothing more, and may read
     _left = 0  # bytes that websockets still needs of the frame it is parsing
     _between = False  # a receiver is attached, and the next byte begins a message of an open connection
     _next_call: asyncio.Handle | None = None  # parses the remaining frames; reading is paused until it runs
-    _pong: bytes | None = None  # unsent answer to the latest ping
+    _least = 1  # bytes from which on the socket is read
 
     def __init__(self, *arguments: Any, head: Head | None = None, **options: Any) -> None:
         """`head`: that of the handshake if it is not in its data, since websockets reads 8 KiB of a line."""
@@ -240,26 +233,6 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self.handshake_complete = self.disconnected = True  # nothing more can be sent
         self.abort()
 
-    def handle_ping(self) -> None:
-        """Answer a ping. While the client does not read, keep only the answer to its latest ping.
-
-        Source: RFC 6455, section 5.5.3. No pong is written before the handshake's response and after a close frame.
-        """
-        frames = self.conn.data_to_send()
-        if self._failed:
-            return
-        if self.congested or not self.handshake_complete or self.close_sent:
-            pongs = [frame for frame in frames if frame[:1] == WHOLE_PONG]
-            self._pong = pongs[-1] if pongs else self._pong
-            frames = [frame for frame in frames if frame[:1] != WHOLE_PONG]  # at most the echo of a close frame
-        if frames:
-            self.transport.write(b"".join(frames))
-
-    def _write_pong(self) -> None:
-        pong, self._pong = self._pong, None
-        if pong is not None and not (self.close_sent or self._failed or self.transport.is_closing()):
-            self.transport.write(pong)
-
     def handle_cont(self, event: Frame) -> None:
         """Join fragments on arrival: a list of tiny fragments would take fifty times the memory of their bytes."""
         if not isinstance(self.frames[0], bytearray):
@@ -277,31 +250,10 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         super().handle_close(event)
         self._bound_end()
 
-    def keepalive_timeout(self) -> None:
-        """Close if the client does not answer pings, once what it sent before was read."""
-        self.pong_timer = self.loop.call_later(READ_S, self._miss_pong)
-
-    def _miss_pong(self) -> None:
-        """Close unless reading is paused: the pong may be unread in the kernel."""
-        if self._reading:
-            super().keepalive_timeout()
-            self._bound_end()
-        else:
-            self._await_pong()
-
-    def _await_pong(self) -> None:
-        assert self.ping_timeout is not None, "pings without a timeout have no timer"
-        self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
-
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
         """Called after the application has returned and uvicorn has closed the transport."""
         super().on_task_complete(task)
         self._bound_end()
-
-    def _bound_end(self) -> None:
-        """Abort after `LINGER_S` if the transport is closing and the client does not read the remaining data."""
-        if self._linger is None and self.transport.is_closing() and self.transport.get_write_buffer_size():
-            self._linger = ClientTimer(self.loop, LINGER_S, self.abort)
 
     async def send(self, message: Any) -> None:
         """Send, and mark a refused handshake as complete."""
@@ -350,6 +302,7 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
             return
         self._reading = True
         self._receive_more()
+        self.read_at_least(1)
         self.close_timer = cast(TimerHandle, ClientTimer(self.loop, self.close_timeout, self.transport.close))
         # uvicorn's own timer waits for the write buffer to empty; this one does not.
         self._linger = ClientTimer(self.loop, LINGER_S, self.abort)
@@ -363,6 +316,13 @@ class StreamWebSocket(WebSocketsSansIOProtocol):
         self._reading = False
         if not self.transport.is_closing():
             self.transport.pause_reading()
+
+    def read_at_least(self, count: int) -> None:
+        """Leave fewer bytes than this to the kernel, less those that are read and not parsed."""
+        count = 1 if self._left else max(count + self._at - len(self._unread), 1)
+        if count != self._least and not self.transport.is_closing():
+            self._least = count
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def resume_reading(self) -> None:
         """Resume reading; the time limit of a pending ping starts anew."""

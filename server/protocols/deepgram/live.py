@@ -30,8 +30,7 @@ from server.recognition.events import Closed, Event, Final, StepTiming
 from server.recognition.messages import RewindFinals
 from server.recognition.session import Session
 from server.streaming.closing import ConnectionEvent
-from server.streaming.connection import ConnectionContext
-from server.streaming.flow_control import BRACE
+from server.streaming.flow_control import BRACE, ConnectionContext
 from server.streaming.outbox import OutFrame, kind_of
 from server.streaming.slow_messages import PatientConnection
 
@@ -72,7 +71,7 @@ class DeepgramStream(PatientConnection):
 
     def _on_text(self, text: str) -> None:
         try:
-            action = parse_frame(text, len(self._session.channels))
+            action = parse_frame(text, len(self.session.channels))
         except BadConfigure as error:
             why = str(error).removeprefix("Configure: ")
             failure = self._projector.failure(Configure, ConfigureCode.NOT_SUPPORTED, why)
@@ -81,7 +80,7 @@ class DeepgramStream(PatientConnection):
         except BadFrame as error:
             self._put(OutFrame(self._projector.complaint(str(error), text)))
             return
-        keyterms = self._session.keyterms
+        keyterms = self.session.keyterms
         match action:
             case Finalize(channel):
                 self._finalize(channel)
@@ -100,7 +99,7 @@ class DeepgramStream(PatientConnection):
         self._once_built(terms, read, lambda why: self._decode_queue.then(partial(built, why)))
 
     def _apply(self, message: Change, unbuilt: str | None) -> None:
-        answer = applied(self._session, self._projector, message, unbuilt)
+        answer = applied(self.session, self._projector, message, unbuilt)
         if isinstance(answer, bytes):
             self._put(OutFrame(answer))
         else:

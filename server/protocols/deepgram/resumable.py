@@ -23,7 +23,7 @@ from server.recognition.session import Session
 from server.recognition.steps import Work
 from server.resume.tickets import Ticket, TicketService
 from server.streaming.closing import ConnectionEvent, State
-from server.streaming.connection import ConnectionContext
+from server.streaming.flow_control import ConnectionContext
 from server.streaming.outbox import OutFrame
 
 EVERY_S = 1.0  # seconds of audio between tickets
@@ -133,7 +133,7 @@ class ResumableStream(DeepgramStream):
 
     def leave(self) -> bool:
         """Send a last ticket and close, so that the client resumes elsewhere; return False if that is not possible."""
-        if self._session.resumption is None or not self._transition(ConnectionEvent.SENT_AWAY):
+        if self.session.resumption is None or not self._transition(ConnectionEvent.SENT_AWAY):
             return False
         self._mark()
         return True
@@ -141,7 +141,7 @@ class ResumableStream(DeepgramStream):
     def on_events(self, events: Sequence[Event], timing: StepTiming | None) -> None:
         """Handle the events of a step or a client frame; write each ticket at its position among them."""
         super().on_events(events, timing)
-        resumption = self._session.resumption
+        resumption = self.session.resumption
         if resumption is None:
             return
         if self._mark_waits and not resumption.order.marking:
@@ -150,7 +150,7 @@ class ResumableStream(DeepgramStream):
             self._put(OutFrame(self._ticket(saved)))
             if self._state is State.LEAVING and not resumption.order.marking:
                 self._transition(ConnectionEvent.LAST_TICKET)
-            super().on_events(self._session.take(TicketTaken()), timing)
+            super().on_events(self.session.take(TicketTaken()), timing)
             self._mark_if_due()
 
     def _send_event(self, event: Event, timing: StepTiming | None) -> None:
@@ -168,7 +168,7 @@ class ResumableStream(DeepgramStream):
             case Partial():
                 return event.start_s + event.duration_s <= self._had_s
             case SpeechStarted() | UtteranceGap():
-                return self._session.channels[event.channel].segment.cursor_s <= self._had_s
+                return self.session.channels[event.channel].segment.cursor_s <= self._had_s
         return False
 
     def _push(self, work: Sequence[Work]) -> None:
@@ -183,7 +183,7 @@ class ResumableStream(DeepgramStream):
     # Tickets
 
     def _mark_if_due(self) -> None:
-        resumption = self._session.resumption
+        resumption = self.session.resumption
         if not self._state.reads or resumption is None or resumption.order.marking:
             return
         if resumption.unmarked_s >= self._every_s or self._tickets.ages(self._marked_s):
@@ -192,11 +192,11 @@ class ResumableStream(DeepgramStream):
     def _mark(self) -> None:
         """Request the next ticket."""
         assert self._recognition is not None, "only a running stream is marked"
-        assert self._session.resumption is not None, "only resumable streams are marked"
-        self._mark_waits = self._session.resumption.waits
+        assert self.session.resumption is not None, "only resumable streams are marked"
+        self._mark_waits = self.session.resumption.waits
         if self._mark_waits:  # the result that a rest waits for comes first
             return
-        self._session.resumption.mark()
+        self.session.resumption.mark()
         self._marked_s = self._tickets.now()
         self._recognition.export()
 
@@ -213,8 +213,8 @@ class ResumableStream(DeepgramStream):
         return self._frame(ticket)
 
     def _frame(self, ticket: Ticket) -> bytes:
-        assert self._session.resumption is not None, "it has tickets"
-        audio_s = _seconds(self._session.resumption.replay_from_s(ticket.stream))
+        assert self.session.resumption is not None, "it has tickets"
+        audio_s = _seconds(self.session.resumption.replay_from_s(ticket.stream))
         self._metrics.tickets.inc()
         text = self._tickets.write(ticket)
         self._every_s = max(EVERY_S, len(text) / BYTES_A_SECOND)
@@ -236,7 +236,7 @@ class ResumableStream(DeepgramStream):
 
     def _resume(self, resume: Resume) -> None:
         """Raises: BadFrame."""
-        session = self._session
+        session = self.session
         if session.audio.received_s or session.keyterms.current is not session.options.keyterms:
             raise BadFrame("Resume must be the first message of a connection")
         if resume.ticket is None:
@@ -277,7 +277,7 @@ class ResumableStream(DeepgramStream):
 
     def _restore(self, ticket: Ticket) -> None:
         """Restore the session, which has no audio yet. Raises: TicketRefused."""
-        session, stream = self._session, ticket.stream
+        session, stream = self.session, ticket.stream
         assert session.resumption is not None, "checked by `_read`"
         assert self._recognition is not None, "the stream runs while frames are read"
         parts = stream.channels, stream.states, stream.auxiliary, stream.audio.cutters, ticket.openings
@@ -298,11 +298,11 @@ class ResumableStream(DeepgramStream):
     def _resumed(self, outcome: str) -> bytes:
         self._metrics.resumes.labels(outcome).inc()
         _log.info("stream resumed", request_id=self._request_id, stream_id=self._stream_id, by=outcome)
-        return _encode(Resumed(_seconds(self._session.audio.received_s), self._stream_id))
+        return _encode(Resumed(_seconds(self.session.audio.received_s), self._stream_id))
 
     def _note_resumed(self) -> None:
         if self.usage is not None:
-            self.usage.resumed(self._stream_id, self._session.audio.received_s)
+            self.usage.resumed(self._stream_id, self.session.audio.received_s)
 
 
 def _seconds(value: float) -> float:

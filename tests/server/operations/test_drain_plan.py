@@ -25,12 +25,13 @@ from server.operations.metrics import Metrics
 class Stays:
     """A session that ends when asked to."""
 
-    backlog_s = 0.0
-
     def __init__(self, sessions: OpenSessions, *, willing: bool = True) -> None:
         self._sessions, self._willing = sessions, willing
         self.asked = 0
         sessions.add(self, "deepgram")
+
+    def look(self) -> float:
+        return 0.0
 
     def drain(self) -> None:
         self.asked += 1

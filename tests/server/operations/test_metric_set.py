@@ -151,7 +151,7 @@ def test_one_stream_is_counted_in_every_stage(live_server: Start) -> None:
     with server.listen(interim_results="true") as client:
         client.send(spell("hello there"))
         client.until(lambda frame: frame["type"] == "Results")
-        server.replica.sessions.observe_backlog()  # as the watchdog does, twice a second
+        server.replica.sessions.look()  # as the watchdog does, twice a second
         client.finish()
     server.wait_idle()
     found = families(server)

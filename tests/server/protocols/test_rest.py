@@ -9,6 +9,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 import server.settings as settings_module
+from server.streaming.websocket import StreamWebSocket
 from tests.support.protocols.listen_query import RAW
 from tests.support.servers.live_server import Frame, LiveServer, transcript
 from tests.support.servers.recognizers.spelling import silence, voiced
@@ -77,6 +78,27 @@ def test_more_streams_than_slots_are_served_while_most_rest(monkeypatch: pytest.
         for talk in talks:
             talk.say(silence(3.0), voiced("ef"))
         assert [transcript(talk.frames + talk.client.finish()) for talk in talks] == ["ab cd ef"] * 7
+
+
+def test_a_resting_stream_leaves_a_part_of_a_step_unread_but_no_control_message(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    least, read_at_least = list[int](), StreamWebSocket.read_at_least
+    monkeypatch.setattr(
+        StreamWebSocket, "read_at_least", lambda self, count: least.append(count) or read_at_least(self, count)
+    )
+    talk = Talk(server)
+    talk.say(voiced("ab"), silence(3.2))
+    for _ in range(2):  # the answer to a step is sent before the next read
+        talk.say(silence(0.08))
+    assert max(least) == len(silence(0.08).tobytes()) - 1
+    talk.client.send(silence(0.04))
+    talk.client.say("Finalize")
+    talk.client.until(lambda frame: frame["from_finalize"])
+    assert least[-1] == 1
+    talk.say(silence(3.2), voiced("cd"))
+    assert least[-1] == 1
+    assert transcript(talk.frames + talk.client.finish()) == "ab cd"
 
 
 class Talk:

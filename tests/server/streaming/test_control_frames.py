@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from server.streaming import client_timer
-from server.streaming import websocket as websocket_module
+from server.streaming import client_timer, pings
 from server.streaming.websocket import FRAMES_PER_CALL
 from tests.support.streams.websocket_bench import Bench
 
@@ -217,7 +216,7 @@ def test_a_client_is_not_closed_for_a_missing_pong_while_reading_is_paused() -> 
 @pytest.mark.parametrize("way", ["client closes", "server shuts down", "no pong"])
 def test_a_close_that_the_client_does_not_read_is_aborted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing waits until the client has read the unsent data; the wait must be limited."""
-    monkeypatch.setattr(websocket_module, "LINGER_S", 0.0)
+    monkeypatch.setattr(pings, "LINGER_S", 0.0)
     monkeypatch.setattr(client_timer, "READ_S", 0.0)
     with Bench() as bench:
         bench.attach()

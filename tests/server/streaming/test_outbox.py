@@ -80,7 +80,7 @@ def test_a_full_outbox_drops_its_interims_first_and_then_refuses_frames() -> Non
     assert all(bench.put(f"i{n}", FrameKind.INTERIM) for n in range(OUTBOX_FRAMES - 1))
     assert bench.put("final")
     assert bench.put("last")
-    assert bench.writer.dropped == OUTBOX_FRAMES - 1
+    assert bench.writer.facts()["interims_dropped"] == OUTBOX_FRAMES - 1
     assert all(bench.put("more") for _ in range(OUTBOX_FRAMES - 2))
     assert not bench.put("too much")
     bench.transport.congested = False

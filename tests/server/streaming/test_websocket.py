@@ -117,3 +117,19 @@ def test_congestion_is_visible_and_its_end_is_reported() -> None:
         assert bench.websocket.congested
         bench.websocket.resume_writing()
         assert (bench.websocket.congested, bench.receiver.writable) == (False, 1)
+
+
+def test_fewer_bytes_are_left_to_the_kernel_than_are_needed_by_those_that_are_read() -> None:
+    with Bench() as bench:
+        least: list[int] = []
+        bench.transport.setsockopt = lambda *option: least.append(option[-1])
+        bench.attach()
+        data = Frame(Opcode.BINARY, bytes(100)).serialize(mask=True)
+        bench.receiver.on_message = lambda _: bench.websocket.read_at_least(1_000)
+        bench.websocket.data_received(data)
+        bench.websocket.data_received(data + data[:3])
+        bench.websocket.data_received(data[3:50])
+        bench.websocket.read_at_least(1_000)
+        bench.websocket.data_received(data[50:])
+        bench.websocket.read_at_least(0)
+        assert least == [1_000, 997, 1, 1_000, 1]

@@ -39,3 +39,6 @@ class FakeTransport:
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def read_at_least(self, count: int) -> None:
+        self.least = max(count, 1)

@@ -31,8 +31,8 @@ from server.recognition.steps import StepTag, Work
 from server.resume.tickets import TicketService
 from server.settings import Settings
 from server.streaming.adapter import Adapter
-from server.streaming.connection import Connection, ConnectionContext
-from server.streaming.flow_control import LiveLimits
+from server.streaming.connection import Connection
+from server.streaming.flow_control import ConnectionContext, LiveLimits
 from server.streaming.transport import TRANSPORT_EXTENSION
 from tests.support.servers.fakes import WAIT_S, FakeClock
 from tests.support.servers.recognizers.array_slots import State, fresh_state

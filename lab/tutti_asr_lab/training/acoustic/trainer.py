@@ -178,7 +178,7 @@ class Trainer:
             )
         for layer in range(own.layers):
             if layer >= network.config.layers:
-                cast(GRULayer, self.network.grus[layer]).mute()
+                _mute(cast(GRULayer, self.network.grus[layer]))
             for part, modules in (("grus", self.network.grus), ("norms", self.network.norms)):
                 for name, value in modules[layer].state_dict().items():
                     known = theirs_by_name.get(f"{part}.{layer}.{name}", value)
@@ -375,3 +375,10 @@ def fit(features: LogMel, corpus: Corpus, batches: BatchMaker, recipe: Recipe) -
     frames = torch.cat(energies)  # (T, F)
     features.mean.copy_(frames.mean(0))
     features.scale.copy_(1 / frames.std(0))
+
+
+def _mute(layer: GRULayer) -> None:
+    """Zero the candidate's weights, so that zero states stay zero until training changes them."""
+    for product in (layer.input, layer.recurrent):
+        for parameter in product.parameters():
+            parameter.data[2 * layer.hidden :] = 0
