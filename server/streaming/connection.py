@@ -341,7 +341,7 @@ class Connection(ABC):
                 elif isinstance(event, StreamBroken):
                     self._transition(ConnectionEvent.BROKEN)
         if self._backpressure.holding:
-            if len(self._session.channels) == 1:
+            if len(self.session.channels) == 1:
                 self._resume_reading_if_low()
             else:  # the same batch may have answered another channel, whose events follow: later messages come after
                 asyncio.get_running_loop().call_soon(self._resume_reading_if_low)
