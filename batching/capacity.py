@@ -6,10 +6,10 @@ streams, and a step waits for one batch and runs in the next. T is the time of t
 plus that of the engine's thread for reading, scheduling and writing. The event loop, which receives results and sends
 steps, carries as many by the same formula. With several processes each has an event loop of its own.
 
-Other processes may take the cores, whatever the warm-up measured. So the limit is divided by how much slower batches
-are than in the warm-up, and falls below the number of open streams while steps are late. Afterwards it rises to the
-possible number within `RISE_S`, but slowly while streams fill it, because late steps show only a second later that they
-are too many.
+Other processes may take the cores, whatever the warm-up measured. So each open stream counts as many times as batches
+are slower than in the warm-up, and the limit falls below the number of open streams while steps are late. Afterwards it
+rises to the possible number within `RISE_S`, but slowly while streams fill it, because late steps show only a second
+later that they are too many.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ cores it is 37 streams, about as many as `Slots` admits at once."""
 RISE_S = 25.0  # from nothing to all possible streams
 FULL = 0.9
 """Share of the limit above which it rises a quarter as fast: each stream that it lets in then enters at once."""
-FOLLOW = 1 / 4  # weight of the newest period in the slowdown: a memory of about two seconds
+REMEMBER = 3 / 4  # share of the sums of batches that is left after a period: a memory of about two seconds
+SLICE_S = 0.005  # added to both sums: about the delay of a thread that loses its core once
 
 ENGINE_S = 0.00005, 0.0000113
 """Seconds of an engine's thread outside the model, by batch and by row. Source: docs/sizing.md."""
@@ -108,6 +109,8 @@ class Capacity:
         self.slowdown = 1.0
         """Current time of batches as a multiple of their time in the warm-up."""
         self._batch_s = ServiceTimes()
+        self._spent_s = self._expected_s = 0.0  # of the last batches, and of the same ones in the warm-up
+        self._streams = 0
         self._lowered: float | None = None  # the limit after late steps, until it is `possible` again
         self._late_periods = 0
         self._since_s: float | None = None
@@ -125,14 +128,16 @@ class Capacity:
         """Take the steps of the period that ends now, and the number of open streams."""
         elapsed_s = 0.0 if self._since_s is None else now - self._since_s
         self._since_s = now
+        self._streams, remembered, expected_s = streams, REMEMBER ** (elapsed_s / PERIOD_S), 0.0
         if steps.batches and self._batch_s.known:
             expected_s = steps.batches * self._batch_s.estimate(steps.rows / steps.batches)
-            self.slowdown += FOLLOW * (steps.step_s / expected_s - self.slowdown)
-        else:  # nothing ran that could be slow
-            self.slowdown += (1.0 - (1.0 - FOLLOW) ** (elapsed_s / PERIOD_S)) * (1.0 - self.slowdown)
+        self._spent_s = remembered * self._spent_s + steps.step_s
+        self._expected_s = remembered * self._expected_s + expected_s
+        self.slowdown = (self._spent_s + SLICE_S) / (self._expected_s + SLICE_S)
         self._late_periods = self._late_periods + 1 if steps.too_late else 0
         if self._late_periods >= LATE_PERIODS:
-            self._lowered = max(FLOOR * self.possible, min(RELIEF * streams, self._limit))
+            lowered = self.possible if self._lowered is None else self._lowered
+            self._lowered = max(FLOOR * self.possible, min(RELIEF * streams, lowered))
         elif self._lowered is not None and not self._late_periods:
             speed = 0.25 if streams > FULL * self._limit else 1.0
             self._lowered += speed * self.possible * elapsed_s / RISE_S
@@ -146,7 +151,8 @@ class Capacity:
 
     @property
     def _limit(self) -> float:
-        possible = self.possible * max(FLOOR, 1.0 / max(1.0, self.slowdown))
+        slower = max(0.0, self.slowdown - 1.0) * self._streams
+        possible = max(FLOOR * self.possible, self.possible - slower)
         return possible if self._lowered is None else min(self._lowered, possible)
 
     def streams(self) -> int:
