@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from batching.capacity import PERIOD_S, Capacity, LatencyObjective, PeriodSteps
@@ -74,6 +75,7 @@ class HeldSlots:
         self.live = self.background = 0
         self.resting = 0
         """Live streams whose steps are not computed."""
+        self._recordings = 0
         self._clock = clock
         self._on_change = on_change
         self._late_s = objective.late_s
@@ -83,8 +85,18 @@ class HeldSlots:
 
     @property
     def slots_used(self) -> int:
-        """Slots that streams hold, with those that are lent while a stream rests."""
-        return self.live + self.background
+        """Slots of streams, lent ones among them, at least one for each recording that is received or decoded."""
+        return self.live + max(self.background, self._recordings)
+
+    @contextmanager
+    def for_recording(self) -> Iterator[None]:
+        """Keep the model for a recording, which takes slots once it is decoded."""
+        self._recordings += 1
+        try:
+            yield
+        finally:
+            self._recordings -= 1
+            self._count(0, background=True)
 
     @property
     def stepping(self) -> int:

@@ -73,7 +73,7 @@ class RegistryEntry:
 
     @property
     def streams(self) -> int:
-        """Its open streams."""
+        """Its open streams, and recordings that are received or decoded for it."""
         return 0 if self.service is None else self.service.recognizer.slots.slots_used
 
 

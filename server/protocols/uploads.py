@@ -107,7 +107,7 @@ class Recordings:
         """
         replica = self._replica
         rate, max_s = model.config.sample_rate, replica.settings.max_upload_s
-        async with _while_wanted(request), forked_recording(replica.forks) as recording:
+        async with _while_wanted(request, model), forked_recording(replica.forks) as recording:
             upload = Upload(recording, asked.style, on_segment)
             replica.sessions.add(upload, "upload")
             try:
@@ -245,8 +245,8 @@ def _too_slow(place: Place | None, timed_out: bool, timeout_s: float) -> TooSlow
 
 
 @asynccontextmanager
-async def _while_wanted(request: Request) -> AsyncIterator[None]:
-    """Cancel what runs in the context once the client disconnects, or once another upload needs the place.
+async def _while_wanted(request: Request, model: ModelService) -> AsyncIterator[None]:
+    """Keep the model; cancel what runs in the context once the client is gone, or once another upload needs the place.
 
     Raises: ClientGone, TooManyUploads.
     """
@@ -262,7 +262,8 @@ async def _while_wanted(request: Request) -> AsyncIterator[None]:
             place.end_early = end
             watching = asyncio.create_task(_until_gone(request, end))
             try:
-                yield
+                with model.recognizer.slots.for_recording():
+                    yield
             finally:
                 watching.cancel()
                 place.end_early = None

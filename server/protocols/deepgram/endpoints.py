@@ -161,7 +161,8 @@ class Transcribe:
             asked, model = await self._queries.read(request, pairs, live=False)
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place(request):
-                body = await self._recordings.read(request)
+                with model.recognizer.slots.for_recording():
+                    body = await self._recordings.read(request)
                 if target is None:
                     payload = await self._recognize(request, (asked, model), body, request_id, created_now())
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -24,6 +25,7 @@ from server.errors import SettingsError
 from server.models.loading import LoadedModel, load_served
 from server.models.registry import RegistryEntry, outlines_of
 from server.operations import gc_schedule
+from server.protocols.upload import Upload
 from server.settings import SHIPPED_ON_DEMAND, Settings
 from tests.support.clients.realtime_client import speak, until_transcript, update
 from tests.support.servers.fakes import WAIT_S
@@ -185,6 +187,30 @@ def test_an_idle_model_is_unloaded_and_loaded_again(live_server: Start, loading:
     with server.listen() as english:  # the default stays
         english.send(AUDIO)
         assert transcript(english.finish()) == "no one"
+
+
+def test_a_recording_that_is_received_or_decoded_keeps_its_model(
+    live_server: Start, loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = live_server(model=two_models()[:1], outlines=outlines(loading), unload_idle_minutes=0.2 / 60)
+    opened = Upload.open
+
+    async def open_late(self: Upload, *body: Any, **rules: Any) -> None:
+        await asyncio.sleep(0.8)
+        assert server.replica.models.unload("es").phase == "unloading"  # an operator's word
+        await opened(self, *body, **rules)
+
+    def sent_slowly() -> Iterator[bytes]:
+        whole = encoded(AUDIO, "WAV")
+        yield whole[:100]
+        time.sleep(0.8)
+        yield whole[100:]
+
+    monkeypatch.setattr(Upload, "open", open_late)
+    with server.http as http:
+        assert said(http.post("/v1/listen?language=es", content=sent_slowly()).json()) == "mo ome"
+    wait_for(server, "not loaded")
+    assert loading.count == 1
 
 
 def test_a_request_for_a_model_that_is_just_going_waits_and_loads_it_again(

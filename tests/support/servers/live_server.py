@@ -190,12 +190,13 @@ class _Changes:
         return built
 
     def _watch(self, service: Any) -> None:
-        for name in ("_on_event", "_on_auxiliary_event"):
-            setattr(service.recognizer, name, self._then_check(getattr(service.recognizer, name)))
+        recognizer, slots = service.recognizer, service.recognizer.slots
+        for owner, name in ((recognizer, "_on_event"), (recognizer, "_on_auxiliary_event"), (slots, "_count")):
+            setattr(owner, name, self._then_check(getattr(owner, name)))
 
     def _then_check(self, change: Callable[..., None]) -> Callable[..., None]:
-        def changed(*args: Any) -> None:
-            change(*args)
+        def changed(*args: Any, **options: Any) -> None:
+            change(*args, **options)
             self._check()
 
         return changed
