@@ -43,11 +43,6 @@ class RowCheck:
         """Batch sizes with a different bit."""
         return tuple(size for size, equal in self.equal_bits.items() if not equal)
 
-    @property
-    def dependent_tokens(self) -> tuple[int, ...]:
-        """Batch sizes with a different symbol."""
-        return tuple(size for size, equal in self.equal_tokens.items() if not equal)
-
 
 def check_rows(model: AcousticModel, blank: int, *, tile_rows: int | None = None) -> RowCheck:
     """Compare streams of speech alone and in batches of all `SIZES` that the model supports."""

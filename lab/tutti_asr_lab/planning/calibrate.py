@@ -159,8 +159,8 @@ def fit_overheads(
     without_s = max(0.0, (silent.loop_s - batch_s * silent.batches - idle_s * WINDOW_S) / silent.rows)
     write_s = max(0.0, row_s - without_s)
     decode_s = min(decode_s, row_s - write_s)
-    outside_s = [times.cycle_s[rows] - statistics.median(times.step_s[rows]) for rows in times.cycle_s]
-    engine_row_s, engine_s = (max(0.0, float(part)) for part in np.polyfit(list(times.cycle_s), outside_s, 1))
+    outside = [cycle_s - statistics.median(times.step_s[rows]) for rows, cycle_s in times.cycle_s.items()]
+    engine_row_s, engine_s = (max(0.0, float(cost_s)) for cost_s in np.polyfit(list(times.cycle_s), outside, 1))
     lightest = windows[min(windows)]
     wake_s = statistics.median(_handovers_s(lightest))
     light_s = min(statistics.median(window.round_trips_s) for window in windows.values())

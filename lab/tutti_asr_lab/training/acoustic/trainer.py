@@ -379,6 +379,7 @@ def fit(features: LogMel, corpus: Corpus, batches: BatchMaker, recipe: Recipe) -
 
 def _mute(layer: GRULayer) -> None:
     """Zero the candidate's weights, so that zero states stay zero until training changes them."""
-    for product in (layer.input, layer.recurrent):
-        for parameter in product.parameters():
-            parameter.data[2 * layer.hidden :] = 0
+    with torch.no_grad():
+        for product in (layer.input, layer.recurrent):
+            for parameter in product.parameters():
+                parameter[2 * layer.hidden :] = 0
