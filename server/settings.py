@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     """Several models as tables of a TOML file. Cannot be combined with `model` or `models`."""
     model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
     """Names that clients use, as JSON, each with a model or `default`; `*` is every other, refused without it."""
-    unload_idle_minutes: float | None = Field(None, gt=0)
+    unload_idle_minutes: float | None = Field(None, ge=0.001)
     """Unload a model that was loaded on demand after this many minutes without a stream. By default never."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the models compute; `auto` takes a GPU if there is one."""
@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     """Run the compiled step of a published model that has one; `off` runs every graph in ONNX Runtime."""
     reproducible: bool = False
     """Compute floats in tiles of a fixed size, so that log-probabilities are bit-identical in every batch."""
-    threads: int = Field(0, ge=0)
+    threads: int = Field(0, ge=0, le=256)
     """Compute threads of each engine, which divide a batch; 0 chooses by the cores and the model."""
 
     # Processes
@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     """Largest body of an upload."""
     max_upload_s: float = Field(14_400.0, gt=0)
     """Longest recording in seconds: a small body can decode to hours of silence."""
-    max_uploads: int = Field(4, ge=1)
+    max_uploads: int = Field(4, ge=1, le=10_000)
     """Uploads of the largest size at a time, shared by front ends, at least one each: the memory for bodies. Smaller
     ones share it, eight times as many at most; they have model slots in addition to `max_streams`."""
 

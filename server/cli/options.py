@@ -256,6 +256,7 @@ ThreadsOption = Annotated[
         default_factory=default_of("threads"),
         envvar="TUTTI_THREADS",
         min=0,
+        max=256,
     ),
 ]
 DecoderOption = Annotated[
