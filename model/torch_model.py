@@ -17,8 +17,7 @@ from model.facts import ModelFacts
 from model.gpu.slots import RecordedSlots, choose_rung, recorded_slots
 from model.machine.precision import resolve_device, resolve_precision
 from model.torch_network.checkpoint import load_network
-from model.torch_network.network import Network, State
-from model.torch_network.precision import cast
+from model.torch_network.network import Network, State, cast
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from model.torch_network.traced import SlabStep

@@ -23,6 +23,7 @@ from model.config import CONTEXT, PAIRS, ModelConfig
 State = dict[str, Tensor]
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Differentiable: gates (B, T, 3H) = Wx + b, U (3H, H), its bias (3H), first state (B, H) -> states (B, T, H)."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # of the products alone
 
 
 class LogMel(nn.Module):
@@ -267,3 +268,10 @@ class Network(nn.Module):
         x, after["lookahead"] = self.lookahead(x, state["lookahead"])
         x = self.dropout(functional.silu(self.dense(self.norm(x))))
         return self.head(x), after
+
+
+def cast(network: Network, precision: str, device: torch.device) -> Network:
+    """Move a network to its device and precision, in place; features, log-softmax and decoding stay in float32."""
+    network.to(device=device, dtype=DTYPES[precision])
+    network.features.to(dtype=torch.float32)
+    return network

@@ -73,9 +73,8 @@ class HeldSlots:
     ) -> None:
         """`on_change` receives the number of slots in use."""
         self.live = self.background = 0
-        self.resting = 0
-        """Live streams whose steps are not computed."""
-        self._recordings = 0
+        self.resting = 0  # live streams whose steps are not computed
+        self._recordings = 0  # that are received or decoded
         self._clock = clock
         self._on_change = on_change
         self._late_s = objective.late_s

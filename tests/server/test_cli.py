@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -109,6 +110,22 @@ def test_a_command_of_the_lab_says_how_to_install_it(words: list[str]) -> None:
     done = process(["-c", alone, *words])
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"tutti: {words[0]}: not installed; pip install 'tutti-asr[training]'")
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic_settings"])
+def test_an_interrupt_during_imports_has_no_traceback(module: str) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"]["tutti"] == "server.command:main"
+    interrupting = f"""
+import sys
+from server.command import main
+class Interrupt:
+    def find_spec(name, *_):
+        if name == {module!r}: raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt)
+main()"""
+    done = process(["-c", interrupting, "doctor"])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 # Work

@@ -4,8 +4,7 @@ import torch
 
 from model.config import ModelConfig
 from model.gpu.block import StepMemory
-from model.torch_network.network import Network
-from model.torch_network.precision import cast
+from model.torch_network.network import Network, cast
 from model.torch_network.slabs import RowSpec
 
 FEW = {"hop_samples": 40, "window_samples": 100, "fft_size": 128, "step_samples": 320}  # samples and bins

@@ -11,7 +11,7 @@ from torch import Tensor
 from batching.slot_model import SlotModel
 from model.gpu.slots import RecordedSlots, recorded_slots
 from model.torch_model import TorchModel
-from model.torch_network.precision import cast
+from model.torch_network.network import cast
 from model.torch_network.slabs import RowSpec
 from model.torch_network.slots import TorchSlots
 from model.vad.silero import SileroVad

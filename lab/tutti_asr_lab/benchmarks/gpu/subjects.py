@@ -18,7 +18,7 @@ from model.gpu.block import StepBlock
 from model.gpu.slots import recorded_slots
 from model.torch_model import TorchModel
 from model.torch_network.network import Network
-from model.torch_network.precision import cast as cast_network
+from model.torch_network.network import cast as cast_network
 from tutti_asr_lab.benchmarks.gpu.networks import NETWORKS, noise, random_network
 from tutti_asr_lab.benchmarks.gpu.timing import Work, captured
 from tutti_asr_lab.gpu.reference import ReferenceStep

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from model.config import PAIRS, ModelConfig
-from model.torch_network.precision import DTYPES
+from model.torch_network.network import DTYPES
 from tutti_asr_lab.training.acoustic.optimizer.muon import ITERATIONS, cost
 
 SIDE, SIDE_CUDA = 768, 8_192  # of the square products

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.torch_network.network import Network
-from model.torch_network.precision import DTYPES
+from model.torch_network.network import DTYPES, Network
 from tutti_asr_lab.training.acoustic.augment import mask
 from tutti_asr_lab.training.acoustic.data.batches import Batch
 from tutti_asr_lab.training.acoustic.losses.ctc import ctc_loss

@@ -22,8 +22,7 @@ from model.config import ModelConfig
 from model.errors import TrainingError
 from model.lexicon.lexicon import Lexicon
 from model.recordings import Utterance, read_pcm
-from model.torch_network.network import GRULayer, LogMel, Network
-from model.torch_network.precision import DTYPES
+from model.torch_network.network import DTYPES, GRULayer, LogMel, Network
 from tutti_asr_lab.gpu.training import choose_recurrence
 from tutti_asr_lab.training.acoustic.augment import Augmenter, Samples
 from tutti_asr_lab.training.acoustic.averaging import MovingAverage

@@ -8,7 +8,7 @@ import torch
 
 from model.errors import PrecisionError
 from model.machine.precision import multiplies_bf16, native_bf16
-from model.torch_network.precision import DTYPES
+from model.torch_network.network import DTYPES
 
 CHOICES = ("auto", *DTYPES)
 AMPERE = (8, 0)  # the first compute capability with bf16 products
