@@ -34,17 +34,17 @@ MAX_URL_BYTES = 2**16 - 1  # that the parser can divide into its parts
 TOO_MANY = f"More than {MAX_PIPELINED} requests are waiting on this connection; read their responses first."
 CUT_SHORT = "The body is shorter than its Content-Length, or its last chunk is missing."
 ABSOLUTE = re.compile(rb"[a-z][a-z0-9+.-]*://[^/?]*", re.IGNORECASE)  # the start of a target as proxies send it
-INTERFACES = re.compile(rb"/+(?:v1|v2|vosk)(?:/|$)")
+OPEN = re.compile(rb"/+(?:v1|v2|vosk|healthz|readyz|ping|docs)(?:/|$)")  # paths that no proxy has to hide
 
 
 def plain_target(target: bytes) -> bytes:
-    """Return a request's target without scheme and host (RFC 9112, section 3.2.2), those of clients' paths without
-    doubled or trailing slashes, which come from base URLs that end in a slash.
+    """Return a request's target without scheme and host (RFC 9112, section 3.2.2), those of `OPEN` paths without
+    doubled or trailing slashes, which come from base URLs that end in a slash; health checks follow no redirect.
     """
     path, mark, query = target.partition(b"?")
     if scheme := ABSOLUTE.match(path):
         path = path[scheme.end() :] or b"/"
-    if INTERFACES.match(path):
+    if OPEN.match(path):
         path = re.sub(rb"//+", b"/", path).rstrip(b"/")
     return path + mark + query
 

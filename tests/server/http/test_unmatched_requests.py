@@ -105,9 +105,12 @@ def test_every_path_answers_wrong_methods_with_the_allowed_ones(server: LiveServ
                 assert (answer.status_code, bool(answer.headers["allow"])) == (405, True), (method, path)
 
 
-def test_slashes_too_many_are_no_other_path_for_clients_alone(server: LiveServer) -> None:
-    """Base URLs that end in a slash; a proxy hides other paths as they are spelled."""
+def test_slashes_too_many_are_no_other_path_unless_a_proxy_may_hide_it(server: LiveServer) -> None:
+    """Base URLs and health checks that end in a slash; a proxy hides other paths as they are spelled."""
     with server.http as http:
+        for path in ("/healthz", "/readyz", "/docs", "/v2/health/ready"):
+            assert (http.get(f"{path}/").status_code, http.get(f"{path}/").text) == (200, http.get(path).text)
+        assert [http.get(path).status_code for path in ("/metrics/", "/admin/models/")] == [307, 307]
         assert http.get("/v1//models/").json() == http.get("/v1/models").json()
         assert http.post("/v1/listen/?encoding=opus").json()["err_code"] == "INVALID_QUERY_PARAMETER"
         assert http.post("/v1//audio/transcriptions/").json()["error"]["type"] == "invalid_request_error"
