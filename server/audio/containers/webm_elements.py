@@ -71,7 +71,7 @@ def _track(fields: Fields) -> Track:
     skip = round(uint(fields.get(CODEC_DELAY, b"")) * rate / 1e9)
     if codec == b"A_AAC" and private:
         return Track(PacketCodec.AAC, rate, channels, private, skip=skip)
-    if codec == b"A_MPEG/L3":
+    if codec in (b"A_MPEG/L1", b"A_MPEG/L2", b"A_MPEG/L3"):  # one decoder reads all layers
         return Track(PacketCodec.MP3, rate, channels, skip=skip)
     plain = _PCM.get((codec, uint(audio.get(BIT_DEPTH, b"\x20"))))
     if plain is not None:

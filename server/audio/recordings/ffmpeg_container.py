@@ -22,9 +22,9 @@ from server.audio.pcm import BLOCK_S, PCM
 from server.errors import BadAudio, NotTaken
 
 CODECS = (
-    "opus", "libopus", "vorbis", "flac", "mp3", "mp3float", "aac", "alac", "amrnb", "amrwb", "pcm_s8", "pcm_u8",
-    "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_s32be", "pcm_f32le", "pcm_f32be",
-    "pcm_f64le", "pcm_f64be", "pcm_mulaw", "pcm_alaw",
+    "opus", "libopus", "vorbis", "flac", "mp1", "mp1float", "mp2", "mp2float", "mp3", "mp3float", "aac", "alac",
+    "amrnb", "amrwb", "pcm_s8", "pcm_u8", "pcm_s16le", "pcm_s16be", "pcm_s24le", "pcm_s24be", "pcm_s32le", "pcm_s32be",
+    "pcm_f32le", "pcm_f32be", "pcm_f64le", "pcm_f64be", "pcm_mulaw", "pcm_alaw",
     "adpcm_ima_wav", "adpcm_ima_qt", "adpcm_ms", "g722", "g726", "g726le", "gsm", "gsm_ms",  # telephone recordings
 )  # fmt: skip
 G721_TAG = "@\0\0\0"  # FFmpeg decodes it as G.726, whose bits have another order, to noise

@@ -156,7 +156,13 @@ def test_a_recording_that_was_written_to_a_pipe_is_read(kind: str, codec: str) -
 
 @pytest.mark.parametrize(
     ("kind", "codec", "live"),
-    [("matroska", "libopus", True), ("ogg", "libopus", True), ("mp4", "aac", True), ("mov", "pcm_s16le", False)],
+    [
+        ("matroska", "libopus", True),
+        ("matroska", "mp2", True),
+        ("ogg", "libopus", True),
+        ("mp4", "aac", True),
+        ("mov", "pcm_s16le", False),
+    ],
 )
 def test_audio_tracks_after_the_first_are_skipped_with_a_warning(kind: str, codec: str, live: bool) -> None:
     body = container(kind, codec, speech(48_000), 48_000, options=FRAGMENTS if kind == "mp4" else None, tracks=3)
