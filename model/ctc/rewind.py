@@ -31,8 +31,8 @@ from model.text.letters import folded
 
 KEPT_S = 30.0
 """Seconds of frames that a stream keeps."""
-BEAMS, REACH = 48, 7.0
-"""Width of the search for key terms: a third of the time of the usual one. Source: docs/decisions/decoding.md."""
+BEAMS, REACH = 128, 9.0
+"""Width of the search for key terms: half of the time of the usual one. Source: docs/decisions/decoding.md."""
 COVERED = 0.5
 """Share of a taken word that a key term must cover to replace it."""
 
