@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from model.config import MAX_BEAMS, SHIPPED_LANGUAGES
 from model.whisper import folder_of
 from server.configuration.addresses import ListenAddress, listen_address, listen_host
-from server.configuration.checks import bad_setting, own_address, url_of, whisper_folder
+from server.configuration.checks import bad_setting, own_address, table, url_of, whisper_folder
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
 from server.configuration.variables import listed, spelled
 
@@ -78,11 +77,11 @@ class Settings(BaseSettings):
     model: Path | None = None
     """Model to serve: a folder, a checkpoint or a shipped model's name; several as `NAME=PATH`, separated by commas. By
     default the shipped models: English, and Mandarin once a client asks for it."""
-    models: tuple[ModelEntry, ...] = ()
+    models: Annotated[tuple[ModelEntry, ...], BeforeValidator(table)] = ()
     """Several models as JSON, the default one first."""
     models_file: Path | None = None
     """Several models as tables of a TOML file. Cannot be combined with `model` or `models`."""
-    model_aliases: dict[str, str] = Field(default_factory=lambda: {"*": "default"})
+    model_aliases: Annotated[dict[str, str], BeforeValidator(table)] = Field(default_factory=lambda: {"*": "default"})
     """Names that clients use, as JSON, each with a model or `default`; `*` is every other, refused without it."""
     unload_idle_minutes: float | None = Field(None, ge=0.001)
     """Unload a model that was loaded on demand after this many minutes without a stream. By default never."""
@@ -280,17 +279,6 @@ class Settings(BaseSettings):
     def _read_list(cls, given: Any) -> Any:
         """Let a list be JSON, or texts with commas, spaces or new lines between them."""
         return listed(given) if isinstance(given, str) else given
-
-    @field_validator("models", "model_aliases", mode="before")
-    @classmethod
-    def _read_json(cls, given: Any) -> Any:
-        """Let a table be JSON."""
-        if not isinstance(given, str):
-            return given
-        try:
-            return json.loads(given)
-        except ValueError:
-            raise ValueError("is not JSON") from None
 
     @model_validator(mode="before")
     @classmethod

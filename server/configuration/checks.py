@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from urllib.parse import urlsplit
 
@@ -32,6 +33,14 @@ def own_address(value: object) -> str:
     """Check the address of a port of its own, which may be a number."""
     listen_address(f"{value}")
     return f"{value}"
+
+
+def table(value: object) -> object:
+    """Let a table be JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError("is not JSON") from None
 
 
 def whisper_folder(text: str) -> str:
