@@ -8,6 +8,7 @@ uses all cores.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,14 +101,15 @@ def choose_processes(
         most_threads = min(most_threads, max(1, cores - costs.loop_cores))
         loop_bound = cores <= MOST_CORES_OF_ONE_PROCESS and costs.loop_us >= costs.model_us + costs.step_us
         return Processes(0, engines or 1, threads or (1 if loop_bound else most_threads))
-    choices = (
-        range(1, min(cores, costs.most_front_ends) + 1) if front_ends is None else (front_ends,),
-        range(1, costs.most_engines + 1) if engines is None else (engines,),
-        range(1, most_threads + 1) if threads is None else (threads,),
-    )
-    smallest, *others = itertools.starmap(Processes, itertools.product(*choices))
-    fitting = [one for one in others if one.cores <= cores - costs.cores_besides and one.engines <= one.front_ends]
-    return max([smallest, *fitting], key=score)
+    choices = [Processes(front_ends or 1, engines or 1, threads or 1)]
+    widths = range(1, most_threads + 1) if threads is None else (threads,)
+    for count, width in itertools.product(range(1, costs.most_engines + 1) if engines is None else (engines,), widths):
+        enough = math.ceil(costs.front_end_us * count / (costs.engine_us + costs.step_us / width))
+        room = min(cores - costs.cores_besides - count * width, costs.most_front_ends)
+        one = Processes(front_ends or max(count, min(enough, room)), count, width)
+        if one.cores <= cores - costs.cores_besides and count <= one.front_ends:
+            choices.append(one)
+    return max(choices, key=score)
 
 
 def steps_per_s(processes: Processes, costs: StepCosts, cores: int) -> dict[str, float]:
