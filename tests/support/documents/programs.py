@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import cache
 from itertools import dropwhile, pairwise
 from pathlib import Path
 from typing import Any
@@ -71,7 +73,7 @@ def check_tutti(words: list[str], *, whole: bool) -> None:
 
 def check_app(name: str, program: typer.Typer, words: list[str], *, whole: bool) -> None:
     """Read the arguments of a program with commands. Raises: Unparsed."""
-    command: Any = typer.main.get_command(program)
+    command: Any = built(program)
     words, names = list(words), [name]
     while (known := getattr(command, "commands", None)) is not None:
         if not words and not whole:
@@ -82,6 +84,10 @@ def check_app(name: str, program: typer.Typer, words: list[str], *, whole: bool)
         command = known[names[-1]]
     if words or whole:
         read(command, words, whole=whole)
+
+
+built = cache(typer.main.get_command)
+"""The parser of a program, made once."""
 
 
 def check_module(name: str, words: list[str], *, whole: bool) -> None:
@@ -143,6 +149,7 @@ def read_example(module: Any, words: list[str], *, whole: bool) -> None:
 
 def read(command: Any, words: list[str], *, whole: bool) -> None:
     """Read arguments by a command of typer. Raises: Unparsed."""
+    command = deepcopy(command)
     valued = {name: each for each in command.params if _takes_value(each) for name in each.opts}
     if not whole:
         for parameter in command.params:
