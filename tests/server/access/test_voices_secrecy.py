@@ -100,7 +100,6 @@ def test_nothing_of_a_voice_is_given_out(
     log, usage = tmp_path / "log", tmp_path / "usage"
     monkeypatch.setenv("TUTTI_USAGE_LOG", str(usage))
     monkeypatch.setenv("TUTTI_METRICS_BY_KEY", "5")
-    monkeypatch.setenv("TUTTI_ENGINE_SPARE", "false")
     options = ["--speakers", f"--voices={path}", f"--api-keys-file={keys_file(tmp_path / 'keys')}"]
     recording = RECORDING.read_bytes()
     reference = f"data:audio/flac;base64,{base64.b64encode(recording).decode()}"

@@ -25,16 +25,8 @@ from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, WITHIN
 @pytest.fixture(scope="module")
 def limited() -> Iterator[FrontEnds]:
     """A server with three front ends and room for seven streams; a drain is its last test."""
-    with without_spare(), FrontEnds(3, "--max-streams", "7") as server:
+    with FrontEnds(3, "--max-streams", "7") as server:
         yield server
-
-
-@contextlib.contextmanager
-def without_spare() -> Iterator[None]:
-    """Servers start no spare host in this block: none is lost."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUTTI_ENGINE_SPARE", "false")
-        yield
 
 
 def test_a_front_end_that_hangs_is_replaced_and_does_not_hold_up_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +72,7 @@ def test_a_drain_asked_of_one_front_end_is_of_all(limited: FrontEnds) -> None:
 
 
 def test_without_its_supervisor_a_server_ends() -> None:
-    with without_spare(), FrontEnds(2, "--drain-timeout-s", "1") as server:
+    with FrontEnds(2, "--drain-timeout-s", "1") as server:
         client = server.opened()
         server.processes()
         os.kill(server.pid, signal.SIGKILL)

@@ -16,37 +16,40 @@ ON_DEMAND = "second"
 OTHER = f"{RAW}&model={ON_DEMAND}"
 
 
-def copied(folder: Path) -> Path:
-    """The shipped model's file, in a folder of its own."""
-    folder.mkdir()
-    for file in (SHIPPED, SHIPPED.with_suffix(".json")):
-        shutil.copy(file, folder)
-    return folder / SHIPPED.name
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the shipped model in a folder `first` and in one `second`, for a model that is loaded on demand."""
+    folder = tmp_path_factory.mktemp("changed")
+    for name in ("first", ON_DEMAND):
+        (folder / name).mkdir()
+        for file in (SHIPPED, SHIPPED.with_suffix(".json")):
+            shutil.copy(file, folder / name)
+    return folder
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return copied(tmp_path / "default")
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    return folder / "first" / SHIPPED.name
 
 
-@pytest.fixture
-def other(tmp_path: Path) -> Path:
-    """The file of a model that is loaded on demand."""
-    return copied(tmp_path / "other")
+@pytest.fixture(scope="module")
+def other(folder: Path) -> Path:
+    return folder / ON_DEMAND / SHIPPED.name
 
 
-@pytest.fixture
-def served(tmp_path: Path, model: Path, other: Path) -> Iterator[FrontEnds]:
+@pytest.fixture(scope="module")
+def served(folder: Path, model: Path, other: Path) -> Iterator[FrontEnds]:
     """A server with two front ends and the second model on demand."""
-    models = tmp_path / "models.toml"
+    models = folder / "models.toml"
     models.write_text(
         f'[[model]]\nname = "first"\npath = "{model}"\n'
         f'[[model]]\nname = "{ON_DEMAND}"\npath = "{other}"\nlanguages = ["es"]\non_demand = true\n',
         encoding="utf-8",
     )
-    options = ("--models-file", str(models), "--decoder", "greedy")
-    with FrontEnds(2, *options, log=tmp_path / "log") as server:
-        yield server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUTTI_STALL_TIMEOUT_S", "60")  # longer than a test waits: the watchdog ends nothing here
+        with FrontEnds(2, f"--models-file={models}", "--decoder=greedy", log=folder / "log", spare=True) as server:
+            yield server
 
 
 def change(file: Path) -> None:
@@ -79,26 +82,6 @@ def test_a_restart_with_other_files_is_refused_and_streams_continue(served: Fron
     assert answers[1].status_code == 200, answers[1].text
 
 
-def test_after_two_losses_with_other_files_each_the_server_is_back_with_them(
-    served: FrontEnds, model: Path, tmp_path: Path
-) -> None:
-    """Four front ends end within a minute, more than are replaced at once when they fail by themselves."""
-    for _ in range(2):
-        change(model)
-        clients = [served.opened() for _ in range(2)]
-        front_ends = {process.pid for process in served.processes(FRONT_END)}
-        for host in served.processes(ENGINE_HOST):
-            served.kill(host)
-        assert [close_code(client) for client in clients] == [1011, 1011]
-        served.until(lambda before=front_ends: not before & {each.pid for each in served.processes(FRONT_END)})
-        served.until(lambda: len(served.processes(FRONT_END)) == 2 and served.opened_and_closed())
-        served.until(served.both_serve)
-    log = (tmp_path / "log").read_text(encoding="utf-8")
-    assert "the files of the model 'first' have changed: open streams end" in log
-    assert "the new engine has another model" in log
-    assert "no step has ended" not in log
-
-
 def test_a_model_that_is_unloaded_and_loaded_again_has_its_new_files(served: FrontEnds, other: Path) -> None:
     def uuid() -> str:
         with served.http as http:
@@ -114,3 +97,23 @@ def test_a_model_that_is_unloaded_and_loaded_again_has_its_new_files(served: Fro
         served.until(lambda: phase_of(served, ON_DEMAND) == "not loaded")
         assert http.post(f"/admin/models/{ON_DEMAND}/load").status_code == 200
     assert uuid() != before
+
+
+def test_after_two_losses_with_other_files_each_the_server_is_back_with_them(
+    served: FrontEnds, model: Path, folder: Path
+) -> None:
+    """Four front ends end within a minute, more than are replaced at once when they fail by themselves."""
+    for _ in range(2):
+        change(model)
+        clients = [served.opened() for _ in range(2)]
+        front_ends = {process.pid for process in served.processes(FRONT_END)}
+        for host in served.processes(ENGINE_HOST):
+            served.kill(host)
+        assert [close_code(client) for client in clients] == [1011, 1011]
+        served.until(lambda before=front_ends: not before & {each.pid for each in served.processes(FRONT_END)})
+        served.until(lambda: len(served.processes(FRONT_END)) == 2 and served.opened_and_closed())
+        served.until(served.both_serve)
+    log = (folder / "log").read_text(encoding="utf-8")
+    assert "the files of the model 'first' have changed: open streams end" in log
+    assert "the new engine has another model" in log
+    assert "no step has ended" not in log

@@ -58,7 +58,7 @@ def two(log: Path) -> Iterator[FrontEnds]:
 
     Tests leave it as it was, but for the one that drains it, its last.
     """
-    with FrontEnds(2, "--engines", "2", "--threads", "1", log=log) as server:
+    with FrontEnds(2, "--engines", "2", "--threads", "1", log=log, spare=True) as server:
         yield server
 
 
@@ -275,7 +275,7 @@ def test_an_engine_that_hangs_is_replaced_and_a_second_signal_ends_all_at_once(
 ) -> None:
     monkeypatch.setenv("TUTTI_STALL_TIMEOUT_S", "4.5")
     log = tmp_path / "log"
-    with FrontEnds(1, log=log) as server:
+    with FrontEnds(1, log=log, spare=True) as server:
         server.until(lambda: log.read_text(encoding="utf-8").count("model loaded") == 2)  # the spare's, too
         host = server.processes(ENGINE_HOST)[0]
         check(during(server, played, lambda: server.kill(host, signal.SIGSTOP)), texts)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import httpx
+import pytest
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -26,11 +27,11 @@ NOT_OPENED = (OSError, EOFError, ConnectionClosed, InvalidMessage, InvalidStatus
 
 
 class FrontEnds:
-    """Runs inside a `with` block."""
+    """Runs inside a `with` block; without a spare engine host, which takes as long to start, unless asked for."""
 
-    def __init__(self, count: int, *options: str, log: Path | None = None) -> None:
+    def __init__(self, count: int, *options: str, log: Path | None = None, spare: bool = False) -> None:
         self._options = ("--max-streams", "64", "--admin-local", "--front-ends", str(count), *options)
-        self._log = log
+        self._log, self._spare = log, spare
         self._stack = ExitStack()
         self.url = ""
         self.pid = 0
@@ -38,7 +39,9 @@ class FrontEnds:
         """Every process that a test has asked about."""
 
     def __enter__(self) -> Self:
-        self.url, self.pid = self._stack.enter_context(served_process(self._options, self._log))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TUTTI_ENGINE_SPARE", str(self._spare))
+            self.url, self.pid = self._stack.enter_context(served_process(self._options, self._log))
         self.processes()
         return self
 
