@@ -4,21 +4,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
 
-.PHONY: setup demo serve test test-all test-lab test-release test-image test-avx2 check format docs bench release clean help
+.PHONY: setup demo serve test test-all test-lab test-release test-image test-avx2 check lint format docs bench release clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
-setup: $(READY)  ## make .venv with everything in it
+setup: $(COMPILED)  ## make .venv with everything in it
 
 $(READY): pyproject.toml clients/pyproject.toml lab/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (a minute or so, mostly download) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ./clients -e . -e ./lab -e '.[dev]'
-	@$(BIN)/python -m model.warm_up
 	@git config core.hooksPath .githooks 2>/dev/null || true # checks of commit messages; a copy without git has none
+	@touch $@
+
+$(COMPILED): $(READY)
+	@$(BIN)/python -m model.warm_up
 	@touch $@
 
 demo: setup  ## start a server, stream a recording in real time, show partials, final text and latencies
@@ -65,21 +69,22 @@ test-avx2: setup  ## tests of model, core and server as on a processor with AVX2
 	@$(BIN)/python -c 'from model.machine.instructions import instruction_set as found; assert found() == "avx2", found()'
 	@$(PYTEST) -m 'not image and not release' $(ON_AVX2) $(patsubst %,--ignore=%,$(EMULATING) $(READING))
 
-check: setup  ## ruff, mypy --strict, rules of dependency, words of the documents, the documentation site
+check: setup lint docs  ## ruff, mypy --strict, rules of dependency, words of the documents, the documentation site
+	@$(BIN)/python -m pytest tests/test_house.py tests/test_layering.py tests/test_words.py
+
+lint: $(READY)  ## the part of `make check` that needs no compiled code and no tests
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/deptry .
-	@$(BIN)/python -m pytest tests/test_house.py tests/test_layering.py tests/test_words.py
-	@$(MAKE) --no-print-directory docs
 
 format: setup  ## put the code into shape
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
 docs: export NO_MKDOCS_2_WARNING = 1
-docs: setup  ## build the documentation site in build/site
+docs: $(READY)  ## build the documentation site in build/site
 	@$(BIN)/mkdocs build --strict
 
 bench: setup  ## latency against live streams under each policy; writes loadtest/results/capacity.*; others: docs/developing.md
