@@ -128,6 +128,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: slow.index(item.path) if item.path in slow else len(slow))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute tests by file, and give those of `ecosystem`, which share servers and clients, to one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ecosystem" if "/ecosystem/" in nodeid.partition("::")[0] else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine on an event loop of its own."""

@@ -54,6 +54,7 @@ def test_compose_mounts_the_created_keys(secrets: Path) -> None:
     assert all(path.stat().st_mode & 0o004 for path in secrets.iterdir()), "readable by user 10001"
 
 
+@pytest.mark.release  # `tutti plan` itself is tested in the lab
 def test_the_plan_command_runs() -> None:
     [line] = re.findall(r"^tutti (plan .*)$", README, re.MULTILINE)
     words = [sys.executable, "-m", "server.cli", *line.split()]
