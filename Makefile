@@ -56,12 +56,12 @@ test-image: setup  ## build the image and run it as an operator does; Linux, as 
 
 # What depends on the processor: products, compiled code, slots, precisions, a server's answers.
 ON_AVX2 := $(addprefix tests/model/, test_acoustic.py test_decoder.py test_network.py test_segment_model.py test_slots.py test_vad.py \
-	audio ctc evaluation int8 machine moonshine published punctuation shipped speakers) \
+	audio ctc int8 machine moonshine published punctuation shipped speakers) \
 	tests/batching/test_slots_stateful.py tests/batching/test_stepper.py \
 	tests/server/test_server_e2e.py tests/server/resume
 # These emulate all processors themselves in `make test-all`, or read files and graphs without computing.
 EMULATING := tests/model/int8/test_arm64.py tests/model/int8/test_portability.py tests/server/resume/test_resume_processors.py
-READING := tests/model/published/test_probes.py
+READING := tests/model/published/test_probes.py tests/model/published/test_refusals.py
 
 test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2

@@ -54,7 +54,6 @@ commands of the documents, Whisper, and what `tutti model check` prints.
 """
 
 SLOW = (
-    "documents/test_commands.py",
     "server/processes/test_server_of_processes.py",
     "server/processes/test_admission_and_end.py",
     "server/processes/test_speakers_and_rest.py",
@@ -102,6 +101,7 @@ SLOW = (
     "deploy/monitoring/test_alertmanager.py",
     "model/published/compiled/test_precompile.py",
     "clients/test_installed_client.py",
+    "documents/test_commands.py",
 )
 """Other files that take 6 s and more, about the longest first: `make test` leaves these and `RELEASE` out."""
 

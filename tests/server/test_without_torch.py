@@ -16,7 +16,7 @@ from tests.support.audio.speech import ROOT
 SAMPLES = {"en": "samples.jsonl", "zh": "mandarin.jsonl"}
 PROCESS = """
 import sys
-sys.modules[sys.argv[1]] = None  # importing it fails
+sys.modules |= dict.fromkeys(sys.argv[1].split(","))  # importing one fails
 import server.serve
 from server.cli import main
 sys.argv = ["tutti", *sys.argv[2:]]
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(instruction_set() == "portable", reason="auto is
 
 
 def tutti(blocked, *words, **settings):
-    """Run a command of `tutti` in a process that cannot import a module."""
+    """Run a command of `tutti` in a process that cannot import these modules."""
     return subprocess.run(
         [sys.executable, "-c", PROCESS, blocked, *words],
         cwd=ROOT,
@@ -39,11 +39,10 @@ def tutti(blocked, *words, **settings):
     )
 
 
-@pytest.mark.parametrize("blocked", ["torch", "onnx", "onnxruntime"])
 @pytest.mark.parametrize("language", SAMPLES)
-def test_a_recording_is_transcribed_where_it_cannot_be_imported(language, blocked):
+def test_a_recording_is_transcribed_where_none_of_them_can_be_imported(language):
     sample = read_manifest(ROOT / "model" / "samples" / SAMPLES[language])[0]
-    done = tutti(blocked, "transcribe", "--language", language, str(sample.audio))
+    done = tutti("torch,onnx,onnxruntime", "transcribe", "--language", language, str(sample.audio))
     assert done.returncode == 0, done.stderr
     assert sample.text in done.stdout
 
