@@ -16,9 +16,7 @@ MOST_CORES_OF_ONE_PROCESS = 3
 """Up to this number of cores, the event loop and the model threads of one process use all of them."""
 MOST_FRONT_ENDS, MOST_ENGINES, MOST_THREADS = 256, 16, 64
 ENGINE_GAIN = 1.1
-"""Least gain in steps per second for which another engine is started: each engine has a copy of the weights, and states
-for the largest number of streams.
-"""
+"""Least gain in steps per second for another engine, which has a copy of the weights, and states for all streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +103,10 @@ def choose_processes(
     widths = range(1, most_threads + 1) if threads is None else (threads,)
     for count, width in itertools.product(range(1, costs.most_engines + 1) if engines is None else (engines,), widths):
         enough = math.ceil(costs.front_end_us * count / (costs.engine_us + costs.step_us / width))
-        room = min(cores - costs.cores_besides - count * width, costs.most_front_ends)
-        one = Processes(front_ends or max(count, min(enough, room)), count, width)
-        if one.cores <= cores - costs.cores_besides and count <= one.front_ends:
-            choices.append(one)
+        room = cores - costs.cores_besides - count * width
+        loops = front_ends or max(count, min(enough, room, costs.most_front_ends))
+        if count <= loops <= room:
+            choices.append(Processes(loops, count, width))
     return max(choices, key=score)
 
 
