@@ -133,11 +133,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute tests by file, and give those of `ecosystem`, which share servers and clients, to one process."""
     from xdist.scheduler import LoadFileScheduling
 
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "ecosystem" if "/ecosystem/" in nodeid.partition("::")[0] else super()._split_scope(nodeid)
-
-    return Scheduling(config, log)
+    scheduling: Any = LoadFileScheduling(config, log)
+    of_file = scheduling._split_scope
+    scheduling._split_scope = lambda test: "ecosystem" if "/ecosystem/" in of_file(test) else of_file(test)
+    return scheduling
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -28,7 +28,7 @@ from server.operations import gc_schedule
 from server.protocols.upload import Upload
 from server.settings import SHIPPED_ON_DEMAND, Settings
 from tests.support.clients.realtime_client import speak, until_transcript, update
-from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.fakes import WAIT_S, FakeClock
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.recognizers.spelling import silence, spell, spelling_decoder
 from tests.support.servers.two_models import Spanish, two_models
@@ -177,11 +177,14 @@ def test_the_memory_of_a_model_that_has_left_is_free_again(
 
 def test_an_idle_model_is_unloaded_and_loaded_again(live_server: Start, loading: Loading) -> None:
     server = live_server(model=two_models()[:1], outlines=outlines(loading), unload_idle_minutes=0.5 / 60)
+    clock = server.replica.models._clock = FakeClock()
     with server.listen(language="es") as spanish:
-        time.sleep(1.2)
+        clock.advance(1.0)
+        time.sleep(0.5)  # it looks every eighth of a second
         assert phases(server)["es"] == ("loaded", 1), "a stream is use, though nothing is said"
         spanish.send(AUDIO)
         assert transcript(spanish.finish()) == "mo ome"
+    clock.advance(1.0)
     wait_for(server, "not loaded")
     assert (upload(server), loading.count) == ("mo ome", 2)
     with server.listen() as english:  # the default stays

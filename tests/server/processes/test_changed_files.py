@@ -28,22 +28,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> Path:
-    return folder / "first" / SHIPPED.name
-
-
-@pytest.fixture(scope="module")
-def other(folder: Path) -> Path:
-    return folder / ON_DEMAND / SHIPPED.name
-
-
-@pytest.fixture(scope="module")
-def served(folder: Path, model: Path, other: Path) -> Iterator[FrontEnds]:
+def served(folder: Path) -> Iterator[FrontEnds]:
     """A server with two front ends and the second model on demand."""
     models = folder / "models.toml"
     models.write_text(
-        f'[[model]]\nname = "first"\npath = "{model}"\n'
-        f'[[model]]\nname = "{ON_DEMAND}"\npath = "{other}"\nlanguages = ["es"]\non_demand = true\n',
+        f'[[model]]\nname = "first"\npath = "{folder}/first/{SHIPPED.name}"\n'
+        f'[[model]]\nname = "{ON_DEMAND}"\npath = "{folder}/{ON_DEMAND}/{SHIPPED.name}"\n'
+        'languages = ["es"]\non_demand = true\n',
         encoding="utf-8",
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -52,8 +43,9 @@ def served(folder: Path, model: Path, other: Path) -> Iterator[FrontEnds]:
             yield server
 
 
-def change(file: Path) -> None:
+def change(folder: Path) -> None:
     """Replace a model's file by one with another weight."""
+    file = folder / SHIPPED.name
     blob = bytearray(file.read_bytes())
     blob[len(blob) // 2] ^= 1
     new = file.with_suffix(".new")
@@ -61,11 +53,11 @@ def change(file: Path) -> None:
     new.replace(file)
 
 
-def test_a_restart_with_other_files_is_refused_and_streams_continue(served: FrontEnds, other: Path) -> None:
+def test_a_restart_with_other_files_is_refused_and_streams_continue(served: FrontEnds, folder: Path) -> None:
     served.until(lambda: len(served.processes(ENGINE_HOST)) == 2)
     serving = served.processes(ENGINE_HOST)[0].pid
     served.opened(OTHER).close()  # loads it
-    change(other)
+    change(folder / ON_DEMAND)
     answers = []
 
     def restart() -> None:
@@ -77,12 +69,12 @@ def test_a_restart_with_other_files_is_refused_and_streams_continue(served: Fron
     assert answers[0].status_code == 409
     assert f"the files of the model '{ON_DEMAND}' have changed" in answers[0].text
     assert served.processes(ENGINE_HOST)[0].pid == serving
-    change(other)  # back again
+    change(folder / ON_DEMAND)  # back again
     restart()
     assert answers[1].status_code == 200, answers[1].text
 
 
-def test_a_model_that_is_unloaded_and_loaded_again_has_its_new_files(served: FrontEnds, other: Path) -> None:
+def test_a_model_that_is_unloaded_and_loaded_again_has_its_new_files(served: FrontEnds, folder: Path) -> None:
     def uuid() -> str:
         with served.http as http:
             return next(
@@ -91,7 +83,7 @@ def test_a_model_that_is_unloaded_and_loaded_again_has_its_new_files(served: Fro
 
     served.opened(OTHER).close()
     before = uuid()
-    change(other)
+    change(folder / ON_DEMAND)
     with served.http as http:
         assert http.post(f"/admin/models/{ON_DEMAND}/unload").status_code in (200, 202)
         served.until(lambda: phase_of(served, ON_DEMAND) == "not loaded")
@@ -99,12 +91,10 @@ def test_a_model_that_is_unloaded_and_loaded_again_has_its_new_files(served: Fro
     assert uuid() != before
 
 
-def test_after_two_losses_with_other_files_each_the_server_is_back_with_them(
-    served: FrontEnds, model: Path, folder: Path
-) -> None:
+def test_after_two_losses_with_other_files_each_the_server_is_back_with_them(served: FrontEnds, folder: Path) -> None:
     """Four front ends end within a minute, more than are replaced at once when they fail by themselves."""
     for _ in range(2):
-        change(model)
+        change(folder / "first")
         clients = [served.opened() for _ in range(2)]
         front_ends = {process.pid for process in served.processes(FRONT_END)}
         for host in served.processes(ENGINE_HOST):

@@ -28,6 +28,7 @@ OTHER_MODULES = {"build", "pip", "timeit", "venv"}  # of others; pytest's files 
 CONTAINERS = {"docker", "torchrun"}  # programs that run a command which follows their own options
 TAKE_SETTINGS = {"serve", "doctor"}  # whose options are the settings of that name
 ASSIGNED = re.compile(r"(\w+)=")
+built = cache(typer.main.get_command)  # the parser of a program, made once
 PLACEHOLDER = re.compile(r"\b[A-Z]+$|…|[a-z]\|[a-z]")  # NAME, HOST:PORT, or one of several words
 
 
@@ -84,10 +85,6 @@ def check_app(name: str, program: typer.Typer, words: list[str], *, whole: bool)
         command = known[names[-1]]
     if words or whole:
         read(command, words, whole=whole)
-
-
-built = cache(typer.main.get_command)
-"""The parser of a program, made once."""
 
 
 def check_module(name: str, words: list[str], *, whole: bool) -> None:
