@@ -6,6 +6,7 @@ The shipped recordings are single utterances; a live client's stream is longer.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from itertools import cycle
@@ -24,6 +25,18 @@ PAUSES_S = (0.1, 1.5)
 """Range of pauses between two recordings: some too short for an endpoint, some long enough."""
 
 
+def exponential_lengths_s(mean_s: float, count: int) -> tuple[float, ...]:
+    """Return `count` quantiles of an exponential distribution, scaled to the given mean."""
+    quantiles = [-math.log(1 - (number + 0.5) / count) for number in range(count)]
+    scale = mean_s * count / sum(quantiles)
+    return tuple(scale * quantile for quantile in quantiles)
+
+
+def even_lengths_s(mean_s: float, count: int) -> tuple[float, ...]:
+    """Return `count` lengths from 0.75 to 1.25 times the mean, so that streams do not end together."""
+    return tuple(mean_s * (0.75 + 0.5 * (number + 0.5) / count) for number in range(count))
+
+
 def compose(
     recordings: Sequence[PCM], seconds: float, rng: random.Random, pauses_s: tuple[float, float] = PAUSES_S
 ) -> PCM:
@@ -38,10 +51,10 @@ def compose(
 
 def read_recordings(manifest: Path | None) -> dict[str, list[PCM]]:
     """Return the recordings of each language, (S,) int16. Raises: BadManifest, AudioError."""
-    found: dict[str, list[PCM]] = {}
+    by_language: dict[str, list[PCM]] = {}
     for line in read_manifest(manifest):
-        found.setdefault(line.language, []).append(read_pcm(Path(line.audio), SAMPLE_RATE))
-    return found
+        by_language.setdefault(line.language, []).append(read_pcm(Path(line.audio), SAMPLE_RATE))
+    return by_language
 
 
 def write_streams(folder: Path, lengths_s: Sequence[float], seed: int, manifest: Path | None) -> Path:

@@ -12,14 +12,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from loadtest.generator.arrivals import Arrivals, rate_hz, retry_s
 from loadtest.generator.connection import Dialer
 from loadtest.generator.frames import TEXT, masked
 from loadtest.generator.measures import Ending, LevelMeasures, Outcome
-from loadtest.generator.pacer import Pacer
 from loadtest.generator.playback import Playback
 from loadtest.generator.recordings import Recording, choose
-from loadtest.generator.settings import STEP_S
+from loadtest.generator.settings import STEP_S, Arrivals
+from loadtest.generator.timers import Pacer
 from tutti_asr_client.errors import Refused
 
 START_SPREAD_S = 1.0
@@ -32,6 +31,12 @@ LEAD_S = 0.05
 DIAL_AFTER_S = STEP_S / 2
 """A connection is opened in the middle of its first step: early enough before the step is sent, and late enough after
 the previous recording's end for its slot to be free."""
+
+RETRY_S = 1.0
+"""Wait of a refused client if there is no Retry-After."""
+
+JITTER = 0.25
+"""Share by which a client's wait varies, so that clients do not retry in lockstep."""
 
 CLOSE_STREAM = masked(TEXT, b'{"type":"CloseStream"}')
 
@@ -248,3 +253,14 @@ class Player:
 async def _within(seconds: float, waiting: Awaitable[object]) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(waiting, max(0.0, seconds))
+
+
+def rate_hz(streams: int, mean_s: float) -> float:
+    """Return the arrivals per second that keep `streams` of length `mean_s` live on average. Source: Little's law."""
+    return streams / mean_s
+
+
+def retry_s(advised_s: float | None, rng: random.Random) -> float:
+    """Return the wait of a refused client before its next handshake, with jitter."""
+    wait_s = RETRY_S if advised_s is None else advised_s
+    return wait_s * rng.uniform(1 - JITTER, 1 + JITTER)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.errors import BadSettings
-from loadtest.generator.arrivals import Arrivals
 
 SAMPLE_RATE = 16000
 """Sample rate of sent audio in Hz: the model's, so that no resampling is measured."""
@@ -23,6 +23,13 @@ SHORTEST_PERIOD_S = 0.5
 MAX_STREAMS = 10_000
 MAX_SECONDS = 3600.0
 """Limits against typing errors: the ports of one address, and an hour."""
+
+
+class Arrivals(enum.Enum):
+    """Arrival mode: when streams start."""
+
+    FIXED = "fixed"  # a new stream follows each ended one: N streams are always live
+    CHURN = "churn"  # Poisson arrivals, at the rate that keeps N streams live on average
 
 
 @dataclass(frozen=True, slots=True)

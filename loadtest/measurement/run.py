@@ -23,13 +23,12 @@ import uvloop
 from rich.console import Console
 
 from loadtest.generator import recordings
-from loadtest.generator.arrivals import Arrivals, even_lengths_s, exponential_lengths_s
-from loadtest.generator.composition import write_streams
+from loadtest.generator.composition import even_lengths_s, exponential_lengths_s, write_streams
 from loadtest.generator.connection import Dialer
 from loadtest.generator.level import Level, Schedule, Traffic
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures, minutes_in
 from loadtest.generator.recordings import Recording
-from loadtest.generator.settings import SAMPLE_RATE, STEP_S, LoadSettings
+from loadtest.generator.settings import SAMPLE_RATE, STEP_S, Arrivals, LoadSettings
 from loadtest.generator.uploads import UPLOAD_S, Uploads, wav
 from loadtest.measurement import plot
 from loadtest.measurement.report import Document, Result, faults, print_table

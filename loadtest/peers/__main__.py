@@ -19,8 +19,7 @@ from rich.console import Console
 
 from loadtest.errors import BadManifest, ServerNotReady
 from loadtest.peers import bench, report
-from loadtest.peers.contestants import Contestant, chosen
-from loadtest.peers.findings import Findings, Probe
+from loadtest.peers.contestants import Contestant, Findings, Probe, chosen
 from loadtest.program import EXIT_INTERRUPTED, EXIT_OK, RESULTS, ResultName, carry_out
 from loadtest.reports import environment, machine, pages
 from loadtest.served import ROOT
@@ -61,8 +60,8 @@ def main(
             except KeyboardInterrupt:  # earlier levels are in the list
                 code = EXIT_INTERRUPTED
         if probes:
-            place, versions = environment.describe(seed), machine.versions(PACKAGES)
-            findings = Findings(command, objective_ms, seconds, stream_s, common, versions, place, tuple(probes))
+            described, versions = environment.describe(seed), machine.versions(PACKAGES)
+            findings = Findings(command, objective_ms, seconds, stream_s, common, versions, described, tuple(probes))
             pages.show_written(findings, report.write(findings, folder, name))
         return code
 

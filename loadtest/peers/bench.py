@@ -23,8 +23,7 @@ from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure
-from loadtest.peers.contestants import Contestant
-from loadtest.peers.findings import Probe, next_round, thinned
+from loadtest.peers.contestants import Contestant, Probe, next_round, thinned
 from tutti_asr_client.errors import ClientError
 
 WARMUP_S = 2.0
@@ -126,10 +125,10 @@ class Search:
 
 
 def run(
-    plan: Plan, contestants: Sequence[Contestant], kept: Sequence[Probe], progress: Callable[[str], None]
+    plan: Plan, contestants: Sequence[Contestant], earlier: Sequence[Probe], progress: Callable[[str], None]
 ) -> Iterator[Probe]:
     """Measure, and yield each completed level, so that none is lost by an interruption."""
-    probes = list(kept)
+    probes = list(earlier)
     for _ in range(plan.rounds):
         for contestant in contestants:
             number = next_round(probes, contestant.name)

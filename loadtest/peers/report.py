@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadtest.measurement.plot import picture
-from loadtest.peers.contestants import Contestant
-from loadtest.peers.findings import Findings, Probe
+from loadtest.peers.contestants import Contestant, Findings, Probe
 from loadtest.reports import pages
 from loadtest.reports.pages import percentile, place_lines
 

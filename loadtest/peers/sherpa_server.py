@@ -159,9 +159,9 @@ def application(recognizer: Any, consumer: Consumer, *, sparing: bool) -> FastAP
 
 def _published(folder: Path, threads: int) -> Any:
     """Return a recognizer of a published model. Raises: PublishedModelError."""
-    found = PublishedModel.load(folder, device="cpu")
-    files = {role: path.name for role, path in found.files.graphs.items()}
-    return _recognizer(found.contract.kind, folder, threads, files)
+    model = PublishedModel.load(folder, device="cpu")
+    files = {role: path.name for role, path in model.files.graphs.items()}
+    return _recognizer(model.contract.kind, folder, threads, files)
 
 
 def _recognizer(kind: str, folder: Path, threads: int, files: Mapping[str, str]) -> Any:

@@ -22,9 +22,8 @@ from typing import Protocol
 from loadtest.generator.connection import Dialer
 from loadtest.generator.frames import BINARY, TEXT, masked
 from loadtest.generator.latencies import Latencies
-from loadtest.generator.pacer import Pacer
 from loadtest.generator.settings import SAMPLE_RATE
-from loadtest.generator.wheel import Wheel
+from loadtest.generator.timers import Pacer, Wheel
 from tutti_asr_client.errors import Refused
 
 PIECE_S = 0.02  # Source: pipecat's stt-benchmark, `chunk_duration_ms`

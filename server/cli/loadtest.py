@@ -81,8 +81,7 @@ def loadtest(
 ) -> None:
     """Load a server with open-loop live streams in real time, check every transcript, report latencies."""
     from loadtest.errors import BadSettings
-    from loadtest.generator.arrivals import Arrivals
-    from loadtest.generator.settings import LoadSettings
+    from loadtest.generator.settings import Arrivals, LoadSettings
     from loadtest.measurement.run import run_loadtest
     from loadtest.rulers.run import run_ruler
     from loadtest.rulers.settings import RECORDINGS, STREAMS, Ruler, RulerSettings

@@ -29,9 +29,9 @@ from server.protocols.deepgram.parameters import BOOLEAN, PARAMETERS, TEXT, TEXT
 from server.protocols.deepgram.transcript import Answer
 from server.protocols.features import FEATURES
 from server.protocols.handshake import RefusalBody
-from server.protocols.openai.diarized import DiarizedAnswer
 from server.protocols.openai.form import GRANULARITIES, AnswerFormat
 from server.protocols.openai.messages import ErrorBody
+from server.protocols.openai.speakers import DiarizedAnswer
 from server.protocols.openai.transcriptions import PlainAnswer, TextDelta, TextDone, VerboseAnswer
 from server.recognition.session_options import FINALS
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from model.ctc.words import Word, joined
-from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labeled
-from model.punctuation.rules import capital_i, capitalized, is_question
+from model.punctuation.marks import ENDS, MARKS, PERIOD, QUESTION, Labeled, capital_i, capitalized, is_question
 from model.punctuation.tagger import shipped_tagger
 from model.text.letters import folded, has_ideographs
 from model.text.spelled import MARKS as WRITTEN_MARKS

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from model.evaluation.bootstrap import FACTS, report_with_intervals
 from model.evaluation.normalization import DEFAULT, Normalization, normalizer, one_sided
 from model.evaluation.parts import parts_of
-from model.evaluation.scoring import Score, score
+from model.evaluation.scoring import FACTS, Score, report_with_intervals, score
 from model.evaluation.stability import ShownWord, Stability, View
 from model.recordings import Utterance
 from model.text.letters import has_ideographs

@@ -13,7 +13,7 @@ import pytest
 
 from model import checkpoint, segment_model
 from model.acoustic import load_own, log_probs_of
-from model.attention.model import AttentionModel
+from model.attention.checkpoint import AttentionModel
 from model.ctc.interface import FrameAudio
 from model.decoder import decoder_of, grammars_of, second_passes_of
 from model.errors import CheckpointError

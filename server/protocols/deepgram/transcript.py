@@ -1,10 +1,10 @@
-"""JSON of words in Deepgram's format: live results, uploads, and the utterances of a recording. Pure."""
+"""JSON of words in Deepgram's format: live results, uploads, and a recording's utterances and paragraphs. Pure."""
 
 from __future__ import annotations
 
 import uuid
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -12,10 +12,20 @@ from msgspec import UNSET, UnsetType
 
 from model.ctc.words import Word, joined, languages_of
 from server.models.loading import ModelCard
-from server.protocols.deepgram.messages import Alternative, Alternatives, UtteranceOut, Warned, WordOut, warned
-from server.protocols.deepgram.paragraphs import paragraphs_of
+from server.protocols.deepgram.messages import (
+    Alternative,
+    Alternatives,
+    Paragraph,
+    Paragraphs,
+    Sentence,
+    UtteranceOut,
+    Warned,
+    WordOut,
+    warned,
+)
 from server.receipts.receipt import ShownWord
 from server.text.formatting import FormattedWord, Sentences, Style
+from server.text.speaker_turns import Words, speaker_of, turns
 from server.text.speaker_turns import parts as parts_of
 
 _encode = msgspec.json.Encoder().encode
@@ -209,16 +219,16 @@ def utterances(
     several = len(transcripts) > 1
     parts = [(channel, part) for channel, words in enumerate(transcripts) for part in parts_of(words, split_s)]
     parts.sort(key=lambda item: (item[1][0].word.start_s, item[0]))
-    found = [
+    spoken = [
         _utterance(channel, part, punctuated=punctuated, speaker=channel if several else UNSET)
         for channel, part in parts
     ]
-    sides = [[one for one in found if one.channel == channel] for channel in range(len(transcripts))]
-    for number, one in enumerate(found):
+    sides = [[one for one in spoken if one.channel == channel] for channel in range(len(transcripts))]
+    for number, one in enumerate(spoken):
         one.id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{request_id} {number}"))
         if several:
             one.overlap = any(_speaks(side, one) for side in sides if side is not sides[one.channel])
-    return found
+    return spoken
 
 
 def _speaks(side: Sequence[UtteranceOut], during: UtteranceOut) -> bool:
@@ -237,3 +247,58 @@ def _utterance(
             word.speaker = speaker
     start, end = spoken[0].start, spoken[-1].end
     return UtteranceOut(start, end, whole.confidence, channel, whole.transcript, spoken, "", spoken[0].speaker)
+
+
+SENTENCE_ENDS = tuple(".?!。？！")  # marks at the end of a sentence
+PAUSE_S = 1.5  # after a sentence, between two paragraphs
+MOST_SENTENCES = 6
+
+
+def paragraphs_of(words: Words) -> Paragraphs:
+    """Return the paragraphs of one channel's words: sentences, together until the speaker changes or pauses.
+
+    The text names the speakers if they are distinguished. Source of the form: Deepgram's page on paragraphs, and its
+    OpenAPI description.
+    """
+    groups = list(_grouped(list(_sentences(words))))
+    return Paragraphs(
+        "".join(f"\n{_labeled_text(group)}\n" for group in groups).rstrip("\n"), [_paragraph(g) for g in groups]
+    )
+
+
+def _sentences(words: Words) -> Iterator[Words]:
+    begin = 0
+    for at in range(1, len(words) + 1):
+        if at == len(words) or words[at - 1].text.endswith(SENTENCE_ENDS) or turns(words, at):
+            yield words[begin:at]
+            begin = at
+
+
+def _grouped(sentences: Sequence[Words]) -> Iterator[Sequence[Words]]:
+    begin = 0
+    for at in range(1, len(sentences) + 1):
+        if at == len(sentences) or at - begin == MOST_SENTENCES or _separate(sentences[at - 1], sentences[at]):
+            yield sentences[begin:at]
+            begin = at
+
+
+def _separate(before: Words, after: Words) -> bool:
+    return turns([before[-1], after[0]], 1) or after[0].word.start_s - before[-1].word.end_s >= PAUSE_S
+
+
+def _labeled_text(sentences: Sequence[Words]) -> str:
+    speaker = speaker_of(sentences[0])
+    label = "" if speaker is None else f"Speaker {speaker}: "
+    return label + joined(word.text for sentence in sentences for word in sentence)
+
+
+def _paragraph(group: Sequence[Words]) -> Paragraph:
+    sentences = [Sentence(joined(word.text for word in words), *_times(words[0], words[-1])) for words in group]
+    speaker = speaker_of(group[0])
+    return Paragraph(
+        sentences, sum(map(len, group)), sentences[0].start, sentences[-1].end, UNSET if speaker is None else speaker
+    )
+
+
+def _times(first: FormattedWord, last: FormattedWord) -> tuple[float, float]:
+    return round(first.word.start_s, 3), round(last.word.end_s, 3)

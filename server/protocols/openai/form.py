@@ -29,7 +29,7 @@ from server.protocols.features import (
     unknown,
     unsupported_features,
 )
-from server.protocols.openai.diarized import check_known, reference_body
+from server.protocols.openai.speakers import check_known, reference_body
 from server.recognition.segments.speaker_rules import SpeakerRules
 from server.recognition.session_options import SessionOptions, finals_of
 from server.text.redaction_kinds import kinds_of
@@ -197,12 +197,12 @@ class _Parts:
         if name == FILE:  # sent without a file name, or only with `filename*`
             self._take_file(name, value)
             return
-        shown = name[:MAX_SHOWN] or "field"
+        title = name[:MAX_SHOWN] or "field"
         if len(self.fields) >= MAX_FIELDS:
-            raise BadParameter(f"{shown}: too many fields; at most {MAX_FIELDS} besides the file")
+            raise BadParameter(f"{title}: too many fields; at most {MAX_FIELDS} besides the file")
         most = MAX_REFERENCE_BYTES if name.startswith("known_speaker_references") else MAX_FIELD_BYTES
         if len(name) + len(value) > most:
-            raise BadParameter(f"{shown}: {len(value)} bytes; a field has at most {most}")
+            raise BadParameter(f"{title}: {len(value)} bytes; a field has at most {most}")
         self.fields.append((name, value.decode(errors="replace")))
 
     def _on_file(self, file: File) -> None:

@@ -24,11 +24,19 @@ from server.models.selection import language_name
 from server.models.service import ModelService
 from server.operations.logs import take_request_id
 from server.protocols.features import ignored_header, named
-from server.protocols.openai.channels import name_of, named_cues, named_passages, text_of
-from server.protocols.openai.diarized import SpeakerNames, check_reference, diarized, known_speakers
 from server.protocols.openai.endpoint import render_error
 from server.protocols.openai.form import AnswerFormat, TranscriptionForm, parse_form
 from server.protocols.openai.messages import Usage, error_body
+from server.protocols.openai.speakers import (
+    SpeakerNames,
+    check_reference,
+    diarized,
+    known_speakers,
+    name_of,
+    named_cues,
+    named_passages,
+    text_of,
+)
 from server.protocols.uploads import Recognized, Recordings
 from server.recognition.keyterms.keyterms import NO_KEYTERMS, Keyterms, rare_terms
 from server.recognition.request import Request as Asked
@@ -202,23 +210,23 @@ class Transcriptions:
         headers = {"x-request-id": request_id}
         try:
             await guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
-            with ExitStack() as place:
-                place.enter_context(self._recordings.place(request))
+            with ExitStack() as held:
+                held.enter_context(self._recordings.place(request))
                 form = await self._form(request)
                 language = self._replica.models.names.one_language(*_spoken(form))
-                model, asked, ignored = await self._accepted(request, form, language)
+                model, wanted, ignored = await self._accepted(request, form, language)
                 headers |= ignored_header(ignored)
                 recognize = partial(
                     self._recordings.recognize,
                     request,
                     form.body,
                     model,
-                    asked,
+                    wanted,
                     protocol="openai",
                     request_id=request_id,
                 )
                 if form.stream:
-                    events = _begin(recognize, place.pop_all(), request_id)
+                    events = _begin(recognize, held.pop_all(), request_id)
                     return StreamingResponse(events, headers=headers, media_type="text/event-stream")
                 recognized = await recognize()
                 names = await self._names(request, form, model, recognized, request_id)
@@ -282,11 +290,11 @@ class Transcriptions:
         ignored = form.ignored if biased else named({*form.ignored, *biasing})
         options = replace(form.options, keyterms=keyterms, language=language)
         style = replace(STYLE, english=model.english(language))
-        asked = Asked(form=audio_form(None, None), options=options, style=style, live=False)
-        return model, await self._replica.accept(request, model, asked, terms=terms), ignored
+        wanted = Asked(form=audio_form(None, None), options=options, style=style, live=False)
+        return model, await self._replica.accept(request, model, wanted, terms=terms), ignored
 
 
-def _begin(recognize: Callable[..., Awaitable[Recognized]], place: ExitStack, request_id: str) -> AsyncIterator[bytes]:
+def _begin(recognize: Callable[..., Awaitable[Recognized]], held: ExitStack, request_id: str) -> AsyncIterator[bytes]:
     """Start recognition as a task, and return its server-sent events.
 
     The upload place is released when recognition ends, even if the events are not read: recognition itself detects
@@ -295,7 +303,7 @@ def _begin(recognize: Callable[..., Awaitable[Recognized]], place: ExitStack, re
     segments: asyncio.Queue[Sequence[FormattedWord] | None] = asyncio.Queue()
 
     def ended(done: asyncio.Future[Recognized]) -> None:
-        place.close()
+        held.close()
         segments.put_nowait(None)
         if not done.cancelled():
             done.exception()  # marks it as retrieved, even if the events are not read
@@ -327,10 +335,10 @@ def _spoken(form: TranscriptionForm) -> tuple[str, str | None, tuple[str, ...]]:
     return "languages" if len(form.languages) > 1 else "language", form.model, form.languages
 
 
-def _language(model: ModelService, asked: str | None, words: Sequence[FormattedWord]) -> str:
+def _language(model: ModelService, requested: str | None, words: Sequence[FormattedWord]) -> str:
     """Return the English name of the language that the model detected, else of its own, or of the requested one."""
     languages = languages_of(formatted.word for formatted in words)[:1] or model.languages
-    return language_name(languages[0] if len(languages) == 1 else asked or next(iter(languages), "unknown"))
+    return language_name(languages[0] if len(languages) == 1 else requested or next(iter(languages), "unknown"))
 
 
 def _last_event(done: asyncio.Future[Recognized]) -> bytes:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from loadtest.errors import BadSettings
-from loadtest.generator.arrivals import RETRY_S, Arrivals, even_lengths_s, exponential_lengths_s, rate_hz, retry_s
+from loadtest.generator.composition import even_lengths_s, exponential_lengths_s
+from loadtest.generator.level import RETRY_S, rate_hz, retry_s
 from loadtest.generator.measures import LevelMeasures, LevelReport, ServerFigures
 from loadtest.generator.playback import Playback
-from loadtest.generator.settings import STEP_SAMPLES
+from loadtest.generator.settings import STEP_SAMPLES, Arrivals
 from loadtest.generator.uploads import wav
 from loadtest.measurement.report import faults
 from loadtest.measurement.run import COMPOSED, measure_levels

@@ -11,9 +11,9 @@ import pytest
 
 from loadtest.generator.answers import LatencySplit
 from loadtest.generator.measures import Ending, SentStep
-from loadtest.generator.pacer import Pacer
 from loadtest.generator.parts import Breakdown
 from loadtest.generator.playback import Playback
+from loadtest.generator.timers import Pacer
 from tests.support.clients.loadtest_bench import T0, recording
 from tutti_asr_client.errors import Refused
 from tutti_asr_client.messages import StepTimings

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.generator.pacer import TICK_S
-from loadtest.generator.wheel import Wheel
+from loadtest.generator.timers import TICK_S, Wheel
 
 T0 = 8_675_309.25
 INTERVAL_S = 0.02

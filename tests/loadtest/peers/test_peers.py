@@ -23,8 +23,7 @@ from loadtest.generator.level import Schedule
 from loadtest.peers import bench
 from loadtest.peers.__main__ import read
 from loadtest.peers.bench import CLOSE, MOST, Search
-from loadtest.peers.contestants import ALL, DEFAULT, OURS, chosen
-from loadtest.peers.findings import Findings, Probe
+from loadtest.peers.contestants import ALL, DEFAULT, OURS, Findings, Probe, chosen
 from loadtest.peers.report import markdown, quantile, rows, write
 from loadtest.reports.environment import describe
 from tests.support.deployment.edge import wait_until

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.attention import network as packing
-from model.attention.checkpoint import load_attention, save_attention
-from model.attention.model import AttentionModel
+from model.attention.checkpoint import AttentionModel, load_attention, save_attention
 from model.attention.network import PackedAttention, PackedWeights, read_segment
 from model.attention_config import StepForm
 from model.errors import CheckpointError

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.evaluation.bootstrap import intervals, report_with_intervals
-from model.evaluation.scoring import Score, pooled, report, score
+from model.evaluation.scoring import Score, intervals, pooled, report, report_with_intervals, score
 
 
 def recordings(count, error_rate, words=10, seed=5):

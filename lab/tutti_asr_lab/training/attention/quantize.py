@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from model.acoustic import log_probs_of
-from model.attention.checkpoint import save_attention
-from model.attention.model import AttentionModel
+from model.attention.checkpoint import AttentionModel, save_attention
 from model.attention.quantized import (
     BLOCK_LINEARS,
     LARGEST_KEY,

@@ -17,8 +17,7 @@ from model.acoustic import log_probs_of
 from model.ctc.words import joined
 from model.decoder import decoder_of
 from model.errors import PublishedModelError
-from model.evaluation.bootstrap import report_with_intervals
-from model.evaluation.scoring import Score, score
+from model.evaluation.scoring import Score, report_with_intervals, score
 from model.machine.device import Device
 from model.published.compiled.compiling import PublishedNetwork, compiled_network
 from model.published.compiled.fastconformer.network import FastConformer

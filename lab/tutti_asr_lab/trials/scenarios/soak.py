@@ -11,10 +11,9 @@ from typing import Annotated
 
 import typer
 
-from loadtest.generator.arrivals import Arrivals
 from loadtest.generator.latencies import Latencies, Spread
 from loadtest.generator.measures import MINUTE_S, LevelReport
-from loadtest.generator.settings import LoadSettings
+from loadtest.generator.settings import Arrivals, LoadSettings
 from loadtest.measurement.report import Result
 from loadtest.program import ServerUrl
 from loadtest.reports.criteria import Criterion

@@ -1,17 +1,63 @@
-"""One timer for all streams that send a message at the same interval: each keeps its place on a wheel.
+"""One timer for all streams, which calls functions at their scheduled time: there is no task per stream.
 
-A wheel turns once an interval. At each of its places, one tick apart, it calls the streams that have this place, so
-there is no heap and no timer of a stream. New streams get the emptiest place: at any moment the sends are as evenly
-spread over the interval as their number allows, as those of independent callers are on average.
+Calls at any time come from a heap, so no message waits for a result of another stream. Streams that send a message at
+the same interval each keep a place on a wheel, which turns once an interval. At each of its places, one tick apart, it
+calls the streams that have this place, without a heap. New streams get the emptiest place: at any moment the sends are
+as evenly spread over the interval as their number allows, as those of independent callers are on average.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 from typing import Protocol
 
-from loadtest.generator.pacer import TICK_S
+TICK_S = 0.001
+"""Granularity of the event loop's timers (libuv counts milliseconds)."""
+
+
+class Pacer:
+    """Calls scheduled functions from the event loop; late ones in the order of their times."""
+
+    def __init__(self, loop: AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._timer: TimerHandle | None = None
+        self._wakes_s = math.inf
+
+    def at(self, when_s: float, call: Callable[[], None]) -> None:
+        """Run `call` once at `when_s` or as soon as possible afterwards."""
+        heapq.heappush(self._due, (when_s, next(self._order), call))
+        if when_s < self._wakes_s:
+            self._arm()
+
+    def close(self) -> None:
+        """Cancel all scheduled calls."""
+        self._due.clear()
+        self._disarm()
+
+    def _fire(self) -> None:
+        self._timer, self._wakes_s = None, -math.inf  # calls may add to the heap: arm once, at the end
+        while self._due and self._due[0][0] <= self._clock():
+            heapq.heappop(self._due)[2]()
+        self._wakes_s = math.inf
+        if self._due:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._disarm()
+        self._wakes_s = self._due[0][0]
+        self._timer = self._loop.call_later(max(TICK_S, self._wakes_s - self._clock()), self._fire)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._wakes_s = None, math.inf
 
 
 class Rider(Protocol):
@@ -54,21 +100,21 @@ class Wheel:
         self._skip_empty()
         count, least = len(self._places), min(self._sizes)
         turn = next(turn for turn in range(self._turn, self._turn + count) if self._sizes[turn % count] == least)
-        place = turn % count
-        self._joining[place].append(rider)
-        self._sizes[place] += 1
-        self._place_of[rider] = place
+        slot = turn % count
+        self._joining[slot].append(rider)
+        self._sizes[slot] += 1
+        self._place_of[rider] = slot
         self._arm()
         return self._due_s(turn)
 
     def remove(self, rider: Rider) -> None:
         """Call a rider no more; does nothing for one that is not on the wheel."""
-        place = self._place_of.pop(rider, None)
-        if place is None:
+        slot = self._place_of.pop(rider, None)
+        if slot is None:
             return
-        self._sizes[place] -= 1
-        joining = self._joining[place]
-        (joining if rider in joining else self._places[place]).remove(rider)
+        self._sizes[slot] -= 1
+        joining = self._joining[slot]
+        (joining if rider in joining else self._places[slot]).remove(rider)
 
     def close(self) -> None:
         """Remove all riders and cancel the timer."""
@@ -92,12 +138,12 @@ class Wheel:
     def _fire(self) -> None:
         self._timer = None
         while self._place_of and (due_s := self._due_s(self._turn)) <= self._clock():
-            place = self._turn % len(self._places)
-            for rider in tuple(self._places[place]):
+            slot = self._turn % len(self._places)
+            for rider in tuple(self._places[slot]):
                 rider.due(due_s)
-            if self._joining[place]:
-                self._places[place] += self._joining[place]
-                self._joining[place] = []
+            if self._joining[slot]:
+                self._places[slot] += self._joining[slot]
+                self._joining[slot] = []
             self._turn += 1
         self._arm()
 

@@ -1,4 +1,4 @@
-"""`response_format=diarized_json`, the names of speakers, and references of known voices.
+"""Who spoke, in the answers of `/v1/audio/transcriptions`: names of channels and speakers, and known voices.
 
 Source: `TranscriptionDiarized` and `TranscriptionCreateParams` of the `openai` package 3.51.0.
 """
@@ -20,13 +20,14 @@ from server.errors import BadParameter
 from server.protocols.openai.messages import Usage
 from server.text.formatting import FormattedWord
 from server.text.speaker_turns import parts, speaker_of
-from server.text.subtitles import speaker_name
+from server.text.subtitles import Cue, cues, passages, speaker_name
 
 MOST_KNOWN = 4
 REFERENCE_S = (2.0, 10.0)
 SHOWN = 32  # longest excerpt of a name in an error
 
 Vector = NDArray[np.float32]  # (256,), norm 1
+Words = Sequence[FormattedWord]
 
 
 class DiarizedSegment(msgspec.Struct, tag_field="type", tag="transcript.text.segment"):
@@ -145,3 +146,42 @@ def known_speakers(voices: Mapping[int, Vector], references: Mapping[str, Vector
         if score >= SAME_VOICE and speaker not in names and name not in names.values():
             names[speaker] = name
     return names
+
+
+def name_of(channel: int, channels: int) -> str:
+    """Return the name of a channel, from 0; an empty text if there is only one."""
+    return f"Channel {channel + 1}" if channels > 1 else ""
+
+
+def label_of(name: str) -> str:
+    """Return what stands before the words of a channel, as "Channel 1: "."""
+    return f"{name}: " if name else ""
+
+
+def named_passages(channels: Sequence[Words]) -> list[tuple[str, Words]]:
+    """Return the passages between pauses with their channels' names, in the order of time."""
+    named = [
+        (name, part)
+        for number, words in enumerate(channels)
+        for name in (name_of(number, len(channels)),)
+        for part in passages(words, label_of(name))
+    ]
+    return sorted(named, key=lambda passage: passage[1][0].word.start_s)
+
+
+def text_of(channels: Sequence[Words]) -> str:
+    """Return the text: of several channels a line for all words until another channel speaks, after its name."""
+    if len(channels) == 1:
+        return joined(word.text for word in channels[0])
+    lines: list[tuple[str, list[FormattedWord]]] = []
+    for name, words in named_passages(channels):
+        if not lines or lines[-1][0] != name:
+            lines.append((name, []))
+        lines[-1][1].extend(words)
+    return "\n".join(label_of(name) + joined(word.text for word in words) for name, words in lines)
+
+
+def named_cues(channels: Sequence[Words]) -> list[Cue]:
+    """Return the cues of all channels; each begins with the name of its channel if there are several."""
+    labels = [label_of(name_of(number, len(channels))) for number in range(len(channels))]
+    return [cue for words, label in zip(channels, labels, strict=True) for cue in cues(words, label)]
