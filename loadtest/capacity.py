@@ -173,27 +173,28 @@ def run(
             break
     runs = {value: result.document for value, result in results.items()}
     bars = tuple(judge(next(iter(runs.values())).levels, wanted_ms=WANTED_MS if vary == "policy" else {}))
-    found = Capacity(command, bare, runs, vary, bars, settings.stream_s)
-    print_levels(found, console)
+    capacity = Capacity(command, bare, runs, vary, bars, settings.stream_s)
+    print_levels(capacity, console)
     draw(results, vary, folder / f"{name}.png")
-    code = conclude(found, bars, markdown(found, f"{name}.png"), folder, name)
+    code = conclude(capacity, bars, markdown(capacity, f"{name}.png"), folder, name)
     return program.EXIT_INTERRUPTED if any(document.interrupted for document in runs.values()) else code
 
 
-def markdown(found: Capacity, picture: str) -> str:
+def markdown(capacity: Capacity, picture: str) -> str:
     """Return the page."""
-    lines = ["# Capacity", "", f"`{found.command}`", ""]
-    lines += [f"{line}  " for line in ceiling_lines(found.ceiling)]
-    how = "one recording each" if found.stream_s is None else f"of about {found.stream_s:g} s, one connection each"
+    lines = ["# Capacity", "", f"`{capacity.command}`", ""]
+    lines += [f"{line}  " for line in ceiling_lines(capacity.ceiling)]
+    stream_s = capacity.stream_s
+    how = "one recording each" if stream_s is None else f"of about {stream_s:g} s, one connection each"
     lines += ["", f"Live streams {how}; latency in ms from the scheduled send of a step's last sample. Sustained: the "]
     lines[-1] += f"highest level with p98 ≤ {OBJECTIVE_MS:g} ms and nothing failed, refused or different."
-    most = {policy: carried(document.levels) for policy, document in found.runs.items()}
+    most = {policy: carried(document.levels) for policy, document in capacity.runs.items()}
     base = next(iter(most.values()))
     rows = [(name, str(streams), f"{base / streams:.1f}×" if streams else "–") for name, streams in most.items()]
-    lines += ["", *pages.table((found.vary, "streams sustained", "ratio"), rows), "", *table(found.bars), ""]
-    lines += [*pages.table(headings(found), level_rows(found), "---"), "", *_split_lines(found), ""]
-    place = next(iter(found.runs.values())).environment
-    return "\n".join([*lines, *place_lines(place), "", f"![latency and batch sizes against load]({picture})", ""])
+    lines += ["", *pages.table((capacity.vary, "streams sustained", "ratio"), rows), "", *table(capacity.bars), ""]
+    lines += [*pages.table(headings(capacity), level_rows(capacity), "---"), "", *_split_lines(capacity), ""]
+    environment = next(iter(capacity.runs.values())).environment
+    return "\n".join([*lines, *place_lines(environment), "", f"![latency and batch sizes against load]({picture})", ""])
 
 
 def draw(results: Mapping[str, Result], vary: str, path: Path) -> None:
@@ -209,40 +210,40 @@ def draw(results: Mapping[str, Result], vary: str, path: Path) -> None:
 
 def _batch_sizes(axes: Axes, levels: Sequence[LevelReport]) -> None:
     """Plot a bar per level with the shares of batches by number of rows. Source: Deep Speech 2, §7."""
-    shown = [level for level in levels if level.server.batch_sizes]
-    edges = sorted({edge for level in shown for edge, count in (level.server.batch_sizes or {}).items() if count})
-    bottoms = [0.0] * len(shown)
+    batched = [level for level in levels if level.server.batch_sizes]
+    edges = sorted({edge for level in batched for edge, count in (level.server.batch_sizes or {}).items() if count})
+    bottoms = [0.0] * len(batched)
     for number, edge in enumerate(edges):
         shares = []
-        for level in shown:
+        for level in batched:
             sizes = level.server.batch_sizes or {}
             shares.append(sizes.get(edge, 0) / max(1, sum(sizes.values())))
         color = f"C{number}" if number < 10 else "black"
         label = f"≤ {edge} rows"
-        axes.bar([str(level.streams) for level in shown], shares, bottom=bottoms, color=color, label=label)
+        axes.bar([str(level.streams) for level in batched], shares, bottom=bottoms, color=color, label=label)
         bottoms = [bottom + share for bottom, share in zip(bottoms, shares, strict=True)]
     axes.set(xlabel="live streams", ylabel="share of batches", ylim=(0, 1))
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1), reverse=True)
 
 
-def _split_lines(found: Capacity) -> list[str]:
+def _split_lines(capacity: Capacity) -> list[str]:
     """Return a table of the parts of the latency for the first value: of all results, and of the slowest."""
-    value, document = next(iter(found.runs.items()))
+    value, document = next(iter(capacity.runs.items()))
     rows = []
     for level in document.levels:
         if level.parts is not None:
             for which, parts in (("all", level.parts.every), ("slowest 2 %", level.parts.slowest)):
-                rows.append((str(level.streams), which, *(f"{each:.2f}" for each in msgspec.structs.astuple(parts))))
+                rows.append((str(level.streams), which, *(f"{ms:.2f}" for ms in msgspec.structs.astuple(parts))))
     names = ("streams", "results", *(field.name for field in msgspec.structs.fields(Parts)))
     explained = (
         "opening: due before the handshake was complete; generator: sent late; rest: sockets and both event loops"
     )
-    return [f"Parts of the latency with {found.vary} {value}, mean ms ({explained}):", "", *pages.table(names, rows)]
+    return [f"Parts of the latency with {capacity.vary} {value}, mean ms ({explained}):", "", *pages.table(names, rows)]
 
 
-def level_rows(found: Capacity) -> list[tuple[str, ...]]:
+def level_rows(capacity: Capacity) -> list[tuple[str, ...]]:
     """Return a row per level and value; the ratio is to the first value's p98 at the same level."""
-    documents = list(found.runs.items())
+    documents = list(capacity.runs.items())
     rows: list[tuple[str, ...]] = []
     for number, base in enumerate(documents[0][1].levels):
         for value, document in documents:
@@ -251,9 +252,9 @@ def level_rows(found: Capacity) -> list[tuple[str, ...]]:
     return rows
 
 
-def headings(found: Capacity) -> tuple[str, ...]:
+def headings(capacity: Capacity) -> tuple[str, ...]:
     """Return the headings of `level_rows`."""
-    return (HEADINGS[0], found.vary, *HEADINGS[2:])
+    return (HEADINGS[0], capacity.vary, *HEADINGS[2:])
 
 
 def ceiling_lines(ceiling: Ceiling | None) -> list[str]:
@@ -272,14 +273,14 @@ def ceiling_lines(ceiling: Ceiling | None) -> list[str]:
     return lines
 
 
-def print_levels(found: Capacity, console: Console) -> None:
+def print_levels(capacity: Capacity, console: Console) -> None:
     """Print the rows in aligned columns, then the faults of each level."""
-    rows = [headings(found), *level_rows(found)]
+    rows = [headings(capacity), *level_rows(capacity)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     for row in rows:
         line = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for value, document in found.runs.items():
+    for value, document in capacity.runs.items():
         for level in document.levels:
             if faults(level):
                 console.print(f"{value}:", highlight=False)

@@ -47,7 +47,7 @@ def _demo(console: Console) -> int:
 async def _stream(path: Path, url: str, console: Console) -> str:
     transcriber = RemoteTranscriber(url, interim_stability="high")
     source = PcmSource(read_pcm(path, transcriber.sample_rate), transcriber.sample_rate, realtime=True)
-    transcript, shown, latencies_ms = Transcript(), "", list[float]()
+    transcript, last_line, latencies_ms = Transcript(), "", list[float]()
     loop = asyncio.get_running_loop()
     last_final_s = 0.0
     async with contextlib.aclosing(transcriber.stream(source)) as messages:
@@ -60,8 +60,8 @@ async def _stream(path: Path, url: str, console: Console) -> str:
             elif source.began_s is not None:
                 latencies_ms.append((loop.time() - source.began_s - message.cursor_s) * 1e3)
             line = _line(message, transcript)
-            if message.words and line.plain != shown:
-                shown = line.plain
+            if message.words and line.plain != last_line:
+                last_line = line.plain
                 console.print(Text.assemble((f"{message.cursor_s:6.2f} s  ", "cyan"), line))
     final_ms = (last_final_s - (source.ended_s or last_final_s)) * 1e3
     console.print(f"\nfinal transcript: {transcript.text}", style="bold", highlight=False)

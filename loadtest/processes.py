@@ -31,14 +31,14 @@ class Process:
 def tree(root: int) -> list[Process]:
     """Return a process and all its descendants."""
     by_parent: dict[int, list[Process]] = {}
-    found: list[Process] = []
+    processes: list[Process] = []
     for process in _all():
         by_parent.setdefault(process.parent, []).append(process)
         if process.pid == root:
-            found.append(process)
-    for process in found:  # grows during the iteration
-        found += by_parent.get(process.pid, [])
-    return found
+            processes.append(process)
+    for process in processes:  # grows during the iteration
+        processes += by_parent.get(process.pid, [])
+    return processes
 
 
 def cpu_s(root: int) -> float:
@@ -58,12 +58,12 @@ def connections(pid: int) -> int:
     """Return the number of open TCP sockets of a process; 0 if it has ended. Source: proc(5), /proc/net/tcp."""
     rows = (PROC / "net" / "tcp").read_text(encoding="ascii").splitlines()[1:]
     tcp = {f"socket:[{row.split()[SOCKET_AT]}]" for row in rows}
-    found = 0
+    count = 0
     with contextlib.suppress(OSError):
         for descriptor in (PROC / str(pid) / "fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
-                found += str(descriptor.readlink()) in tcp
-    return found
+                count += str(descriptor.readlink()) in tcp
+    return count
 
 
 def left(processes: Sequence[Process], within_s: float) -> list[Process]:

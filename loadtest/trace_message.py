@@ -99,7 +99,7 @@ def trace(options: list[str], message_ms: int = MESSAGE_MS) -> list[list[Call]]:
 
     pcm = read_pcm(shipped_manifest().parent / "demo.flac", RATE).tobytes()
     size = message_ms * RATE // 1_000 * 2
-    found = []
+    messages = []
     with recorded_server(options) as (port, process):
         assert process.stdin is not None
         assert process.stdout is not None
@@ -116,9 +116,9 @@ def trace(options: list[str], message_ms: int = MESSAGE_MS) -> list[list[Call]]:
                 if number >= WARM_UP:
                     process.stdin.write("\n")
                     process.stdin.flush()
-                    found.append([(file, name) for file, name in json.loads(process.stdout.readline())])
+                    messages.append([(file, name) for file, name in json.loads(process.stdout.readline())])
                 time.sleep(max(0.0, message_ms / 1_000 - RECORDED_S - RECORDED_S / 8))
-    return found
+    return messages
 
 
 def usual_message(messages: list[list[Call]]) -> list[Call]:
@@ -151,8 +151,8 @@ def main(
     """Count the function calls that one message costs the server."""
 
     def work(_: str) -> int:
-        found = trace(serve_option or [], message_ms)
-        show(usual_message(found), [len(each) for each in found], in_order=calls)
+        messages = trace(serve_option or [], message_ms)
+        show(usual_message(messages), [len(message) for message in messages], in_order=calls)
         return EXIT_OK
 
     carry_out(PROGRAM, work)

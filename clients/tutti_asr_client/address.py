@@ -28,8 +28,8 @@ def listen_url(url: str, query: Mapping[str, QueryValue]) -> str:
     path = path.rstrip("/")
     if not path.endswith(LISTEN_PATH):
         path += LISTEN_PATH
-    kept = [(key, value) for key, value in parse_qsl(old_query, keep_blank_values=True) if key not in query]
-    return urlunsplit((scheme, netloc, path, urlencode(kept + query_pairs(query)), ""))
+    own_query = [(key, value) for key, value in parse_qsl(old_query, keep_blank_values=True) if key not in query]
+    return urlunsplit((scheme, netloc, path, urlencode(own_query + query_pairs(query)), ""))
 
 
 def http_url(url: str, path: str) -> str:
@@ -55,16 +55,16 @@ def is_loopback(url: str) -> bool:
 
 
 def _split(url: str) -> tuple[str, str, str, str]:
-    shown = repr(without_secrets(url)[:MAX_SHOWN])
+    excerpt = repr(without_secrets(url)[:MAX_SHOWN])
     try:
         parts = urlsplit(url if "://" in url else f"ws://{url}")
         parts.port  # noqa: B018 - the property raises on a port that is not a number
     except ValueError as error:
-        raise BadUrl(f"address {shown}: {error}; for example ws://127.0.0.1:8080") from error
+        raise BadUrl(f"address {excerpt}: {error}; for example ws://127.0.0.1:8080") from error
     if parts.scheme not in WEBSOCKET_SCHEME:
-        raise BadUrl(f"address {shown}: the scheme must be one of {', '.join(WEBSOCKET_SCHEME)}")
+        raise BadUrl(f"address {excerpt}: the scheme must be one of {', '.join(WEBSOCKET_SCHEME)}")
     if not parts.hostname or any(character.isspace() for character in parts.netloc):
-        raise BadUrl(f"address {shown}: the host is missing or invalid; for example ws://127.0.0.1:8080")
+        raise BadUrl(f"address {excerpt}: the host is missing or invalid; for example ws://127.0.0.1:8080")
     return WEBSOCKET_SCHEME[parts.scheme], parts.netloc, parts.path, parts.query
 
 

@@ -37,8 +37,8 @@ class BadUrl(ClientError):
 
 def without_secrets(url: str) -> str:
     """Return an address for display: without its query and user, which may contain keys."""
-    place = url.partition("?")[0].partition("#")[0]
-    scheme, colon, rest = place.rpartition("://")
+    location = url.partition("?")[0].partition("#")[0]
+    scheme, colon, rest = location.rpartition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{colon}{host.rpartition('@')[2]}{slash}{path}"
 

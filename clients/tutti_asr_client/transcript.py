@@ -20,9 +20,9 @@ class Transcript:
         if results.channel_index[0] != self._channel:
             return
         if results.correction:
-            kept = [final for final in self._finals if final.start < results.start - TOLERANCE_S]
-            kept[-1:] = [without_words_from(final, results.start) for final in kept[-1:]]
-            self._finals = [*kept, results]
+            finals = [final for final in self._finals if final.start < results.start - TOLERANCE_S]
+            finals[-1:] = [without_words_from(final, results.start) for final in finals[-1:]]
+            self._finals = [*finals, results]
             return
         if results.is_final:
             self._finals.append(results)

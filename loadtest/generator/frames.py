@@ -52,7 +52,7 @@ class FrameReader:
         """
         if self._rest:
             data = self._rest + data
-        found: list[tuple[int, bytes]] = []
+        messages: list[tuple[int, bytes]] = []
         at, size = 0, len(data)
         while size - at >= 2:
             first, length = data[at], data[at + 1]
@@ -67,11 +67,11 @@ class FrameReader:
                 break
             at = body + length
             payload = data[body:at]
-            found.append((first & 0x0F, payload) if self._is_whole(first) else self._joined(first, payload))
+            messages.append((first & 0x0F, payload) if self._is_whole(first) else self._joined(first, payload))
         self._rest = data[at:] if at < size else b""
         if len(self._rest) >= 2:
             self._refuse_unreadable()
-        return [frame for frame in found if frame[0] != CONTINUATION]
+        return [frame for frame in messages if frame[0] != CONTINUATION]
 
     def _is_whole(self, first: int) -> bool:
         """Whether a frame is a whole message, or a control frame, which may come between fragments."""

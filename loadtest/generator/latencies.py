@@ -52,12 +52,10 @@ class Latencies:
         """Return the percentiles, each a measured value; None without measurements."""
         if not self._seconds:
             return None
-        found = np.frombuffer(self._seconds, np.float32).astype(np.float64)
-        at = np.percentile(found, PERCENTILES, method="inverted_cdf")
-        p50, p90, p95, p98, p99 = (_ms(seconds) for seconds in at)
-        return Spread(
-            p50=p50, p90=p90, p95=p95, p98=p98, p99=p99, max=_ms(found.max()), mean=_ms(found.mean()), count=len(found)
-        )
+        values = np.frombuffer(self._seconds, np.float32).astype(np.float64)
+        at = np.percentile(values, PERCENTILES, method="inverted_cdf")
+        p50, p90, p95, p98, p99 = map(_ms, at)
+        return Spread(p50, p90, p95, p98, p99, max=_ms(values.max()), mean=_ms(values.mean()), count=len(values))
 
     def cdf(self) -> list[tuple[float, float]]:
         """Return (milliseconds, share of measurements at or below) in ascending order, thinned to `CDF_POINTS`."""
@@ -65,10 +63,11 @@ class Latencies:
         if not len(values):
             return []
         shares = np.cumsum(counts) / counts.sum()
-        kept = np.arange(len(values))
+        points = np.arange(len(values))
         if len(values) > CDF_POINTS:
-            kept = np.unique(np.searchsorted(shares, np.linspace(1 / CDF_POINTS, 1.0, CDF_POINTS)).clip(max=kept[-1]))
-        return [(_ms(values[number]), float(shares[number])) for number in kept]
+            wanted = np.linspace(1 / CDF_POINTS, 1.0, CDF_POINTS)
+            points = np.unique(np.searchsorted(shares, wanted).clip(max=points[-1]))
+        return [(_ms(values[number]), float(shares[number])) for number in points]
 
 
 def _ms(seconds: float) -> float:

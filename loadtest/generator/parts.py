@@ -75,4 +75,4 @@ class Breakdown:
 def _means(rows: np.ndarray) -> Parts:
     latency, *parts = rows.mean(axis=0).tolist()
     rest = latency - sum(parts)
-    return Parts(*(round(each, 3) for each in (latency, *parts, rest)))
+    return Parts(*(round(mean_ms, 3) for mean_ms in (latency, *parts, rest)))

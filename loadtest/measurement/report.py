@@ -43,31 +43,31 @@ class Result:
 
 def faults(level: LevelReport) -> list[str]:
     """Return the faults of a level's result; empty if it is valid."""
-    found = []
+    remarks = []
     if level.failed:
-        found.append(f"{level.failed} failed")
+        remarks.append(f"{level.failed} failed")
     if level.mismatched:
-        found.append(f"{level.mismatched} of {level.compared} transcripts differ from those without load")
+        remarks.append(f"{level.mismatched} of {level.compared} transcripts differ from those without load")
     if level.unanswered:
-        found.append(f"{level.unanswered} steps without a result")
+        remarks.append(f"{level.unanswered} steps without a result")
     if not level.steps:
-        found.append("no step was measured")
-    return found
+        remarks.append("no step was measured")
+    return remarks
 
 
 def warnings(level: LevelReport) -> list[str]:
     """Return reasons to doubt a level's figures that are not the server's fault."""
-    found = []
+    remarks = []
     lag = level.generator_lag_ms
     if lag is not None and lag.p99 > LAG_WARNING_MS:
-        found.append(f"the load generator was late: p99 {lag.p99:.1f} ms; latencies include this")
+        remarks.append(f"the load generator was late: p99 {lag.p99:.1f} ms; latencies include this")
     if level.uploads is not None and level.uploads.failed:
-        found.append(f"{level.uploads.failed} uploads failed")
+        remarks.append(f"{level.uploads.failed} uploads failed")
     if level.steps and not level.compared:
-        found.append("no recording completed, so no transcript was compared: increase --seconds")
+        remarks.append("no recording completed, so no transcript was compared: increase --seconds")
     if level.refused:
-        found.append(f"{level.refused} handshakes refused: fewer streams than requested")
-    return found
+        remarks.append(f"{level.refused} handshakes refused: fewer streams than requested")
+    return remarks
 
 
 def print_table(document: Document, console: Console) -> None:
@@ -81,9 +81,7 @@ def print_table(document: Document, console: Console) -> None:
     for level in document.levels:
         print_minutes(level, console)
         print_remarks(level, console)
-    place = document.environment
-    line = f"{place.hardware}, {place.cores} cores, Python {place.python}, commit {place.commit}, {place.date}"
-    console.print(line, style="dim", highlight=False, soft_wrap=True)
+    console.print(document.environment.summary, style="dim", highlight=False, soft_wrap=True)
 
 
 def print_minutes(level: LevelReport, console: Console) -> None:

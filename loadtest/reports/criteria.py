@@ -28,8 +28,8 @@ class Criterion(msgspec.Struct, frozen=True):
     @property
     def line(self) -> str:
         """The criterion as a line of text."""
-        found = "not measured" if self.found is None else f"{self.found:g}{_spaced(self.unit)}"
-        return f"{self.what}: {found} (at most {self.at_most:g}{_spaced(self.unit)})"
+        figure = "not measured" if self.found is None else f"{self.found:g}{_spaced(self.unit)}"
+        return f"{self.what}: {figure} (at most {self.at_most:g}{_spaced(self.unit)})"
 
 
 def unmet(criteria: Iterable[Criterion]) -> list[str]:
@@ -41,8 +41,8 @@ def table(criteria: Iterable[Criterion]) -> list[str]:
     """Return the lines of a Markdown table."""
     lines = ["| what | at most | found | |", "|---|---:|---:|---|"]
     for one in criteria:
-        unit, found = _spaced(one.unit), pages.number(one.found, "g")
-        lines.append(f"| {one.what} | {one.at_most:g}{unit} | {found}{unit} | {'met' if one.met else '**missed**'} |")
+        unit, figure = _spaced(one.unit), pages.number(one.found, "g")
+        lines.append(f"| {one.what} | {one.at_most:g}{unit} | {figure}{unit} | {'met' if one.met else '**missed**'} |")
     return lines
 
 
@@ -52,10 +52,10 @@ def show(criteria: Iterable[Criterion], console: Console) -> None:
         console.print(criterion.line, style="green" if criterion.met else "red", highlight=False)
 
 
-def conclude(found: msgspec.Struct, criteria: Sequence[Criterion], page: str, folder: Path, name: str) -> int:
+def conclude(document: msgspec.Struct, criteria: Sequence[Criterion], page: str, folder: Path, name: str) -> int:
     """Print the criteria, write NAME.json and NAME.md, print the result; returns the exit code."""
     show(criteria, Console(stderr=True))
-    pages.show_written(found, pages.write(found, page, folder, name))
+    pages.show_written(document, pages.write(document, page, folder, name))
     return EXIT_BAD if unmet(criteria) else EXIT_OK
 
 

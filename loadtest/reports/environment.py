@@ -25,6 +25,11 @@ class Environment(msgspec.Struct, frozen=True):
     seed: int
     date: str
 
+    @property
+    def summary(self) -> str:
+        """All but versions and seed in one line."""
+        return f"{self.hardware}, {self.cores} cores, Python {self.python}, commit {self.commit}, {self.date}"
+
 
 def describe(seed: int) -> Environment:
     """Describe this machine, this checkout and the current time."""

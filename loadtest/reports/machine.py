@@ -23,13 +23,13 @@ def processor() -> str:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of installed packages."""
-    found: dict[str, str] = {}
+    installed: dict[str, str] = {}
     for name in packages:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def commit() -> str:

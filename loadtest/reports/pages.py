@@ -30,12 +30,12 @@ def percentile(spread: Spread | None, name: str) -> str:
     return number(None if spread is None else getattr(spread, name))
 
 
-def place_lines(place: Environment, versions: dict[str, str] | None = None) -> list[str]:
+def place_lines(environment: Environment, versions: dict[str, str] | None = None) -> list[str]:
     """Return lines with the machine, versions (with `versions` added), commit, seed and date."""
-    named = ", ".join(f"{package} {version}" for package, version in (place.versions | (versions or {})).items())
+    named = ", ".join(f"{package} {version}" for package, version in (environment.versions | (versions or {})).items())
     return [
-        f"{place.hardware}, {place.cores} cores, Python {place.python}, {named}.  ",
-        f"Commit {place.commit}, seed {place.seed}, {place.date}.",
+        f"{environment.hardware}, {environment.cores} cores, Python {environment.python}, {named}.  ",
+        f"Commit {environment.commit}, seed {environment.seed}, {environment.date}.",
     ]
 
 

@@ -57,9 +57,9 @@ class Aligner:
         self._decoder.start_utt()
         self._decoder.process_raw(samples.astype("<i2").tobytes(), full_utt=True)
         self._decoder.end_utt()
-        found = tuple(
+        spoken = tuple(
             SpokenWord(_VARIANT.sub("", segment.word), (segment.end_frame + 1) * FRAME_S)
             for segment in self._decoder.seg() or ()
             if _WORD.match(segment.word)
         )
-        return found if [word.text for word in found] == words else None
+        return spoken if [word.text for word in spoken] == words else None

@@ -60,12 +60,12 @@ class EarlyEnd(PlayedRecordings[tuple[tuple[bytes, ...], float, str]]):
     def __init__(self, spoken: Sequence[Spoken]) -> None:
         """Find the end of speech of all recordings. Raises: BadManifest if there is none."""
         listener = Listener()
-        quiet = [(with_quiet(each.samples), each.language) for each in spoken]
-        found = [(pcm, listener.silences(pcm), language) for pcm, language in quiet]
+        quiet = [(with_quiet(recording.samples), recording.language) for recording in spoken]
+        measured = [(pcm, listener.silences(pcm), language) for pcm, language in quiet]
         super().__init__(
             [
                 (pieces(pcm.tobytes()), silences[-1][0], language) if silences else None
-                for pcm, silences, language in found
+                for pcm, silences, language in measured
             ]
         )
 
@@ -81,4 +81,4 @@ class EarlyEnd(PlayedRecordings[tuple[tuple[bytes, ...], float, str]]):
             ("taken-back", "TurnResumed after it", [take.resumed_s for take in takes]),
             ("end", "EndOfTurn", [take.ended_s for take in takes]),
         )
-        return tuple(figure(name, STARTS, ends, [s for s in found if s is not None]) for name, ends, found in kinds)
+        return tuple(figure(name, STARTS, ends, [s for s in after_s if s is not None]) for name, ends, after_s in kinds)

@@ -65,14 +65,14 @@ def figure(name: str, starts: str, ends: str, seconds: Sequence[float]) -> Figur
     if not seconds:
         return Figure(name, starts, ends, 0)
     p50, p95, p99 = np.percentile(np.asarray(seconds, np.float64), PERCENTILES)  # linear interpolation
-    ms = [round(float(each) * 1e3, 1) for each in (p50, p95, p99, max(seconds), np.mean(seconds))]
+    ms = [round(float(value) * 1e3, 1) for value in (p50, p95, p99, max(seconds), np.mean(seconds))]
     return Figure(name, starts, ends, len(seconds), *ms)
 
 
 def faults(level: RulerLevel) -> list[str]:
     """Return the faults of a level; empty if its figures are valid."""
-    found = [f"{level.failed} recordings without a measurement"] if level.failed else []
-    return found + [f"{each.name}: nothing was measured" for each in level.figures if not each.count]
+    missing = [f"{level.failed} recordings without a measurement"] if level.failed else []
+    return missing + [f"{measured.name}: nothing was measured" for measured in level.figures if not measured.count]
 
 
 COLUMNS = ("streams", "figure", "starts at", "ends at", "p50", "p95", "p99", "max", "mean", "count")
@@ -82,12 +82,12 @@ SHOWN = tuple(name for name in COLUMNS if not name.endswith(" at"))  # the other
 
 def rows(document: RulerDocument) -> list[tuple[str, ...]]:
     """Return a row for each figure of each level; times in ms."""
-    found = []
+    listed = []
     for level in document.levels:
-        for each in level.figures:
-            values = (number(value) for value in (each.p50, each.p95, each.p99, each.max, each.mean))
-            found.append((str(level.streams), each.name, each.starts, each.ends, *values, str(each.count)))
-    return found
+        for one in level.figures:
+            values = (number(value) for value in (one.p50, one.p95, one.p99, one.max, one.mean))
+            listed.append((str(level.streams), one.name, one.starts, one.ends, *values, str(one.count)))
+    return listed
 
 
 def as_csv(document: RulerDocument) -> str:
@@ -113,9 +113,7 @@ def print_table(document: RulerDocument, console: Console) -> None:
         _print_remarks(level, console)
     for note in document.notes:
         console.print(note, highlight=False)
-    place = document.environment
-    line = f"{place.hardware}, {place.cores} cores, Python {place.python}, commit {place.commit}, {place.date}"
-    console.print(line, style="dim", highlight=False, soft_wrap=True)
+    console.print(document.environment.summary, style="dim", highlight=False, soft_wrap=True)
 
 
 def _print_remarks(level: RulerLevel, console: Console) -> None:

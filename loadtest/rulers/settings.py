@@ -45,6 +45,6 @@ class RulerSettings:
             raise BadSettings(f"recordings {self.recordings}: must be from 1 to {MAX_RECORDINGS}")
         if self.per_connection < 1:
             raise BadSettings(f"per_connection {self.per_connection}: must be at least 1")
-        for option, given in (("--explain", self.explain), ("--per-connection", self.per_connection > 1)):
-            if given and self.ruler is not Ruler.TTFS:
+        for option, used in (("--explain", self.explain), ("--per-connection", self.per_connection > 1)):
+            if used and self.ruler is not Ruler.TTFS:
                 raise BadSettings(f"{option}: needs --ruler {Ruler.TTFS}, not {self.ruler}")

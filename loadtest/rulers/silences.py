@@ -63,13 +63,13 @@ class Listener:
 
 def turns_of(utterances: Sequence[Utterance]) -> list[Turn]:
     """Read recordings and find their silences; those without speech are left out. Raises: AudioError, ModelError."""
-    listener, found = Listener(), list[Turn]()
+    listener, turns = Listener(), list[Turn]()
     for utterance, part in zip(utterances, parts_of(utterances), strict=True):
         pcm = with_quiet(read_pcm(utterance.audio, RATE))
         silences = listener.silences(pcm)
         if silences:
-            found.append(Turn(utterance, part, pcm, silences))
-    return found
+            turns.append(Turn(utterance, part, pcm, silences))
+    return turns
 
 
 def with_quiet(pcm: PCM) -> PCM:
@@ -85,16 +85,16 @@ def with_quiet(pcm: PCM) -> PCM:
 
 def speech(probabilities: Sequence[float]) -> list[tuple[int, int]]:
     """Return windows of speech, [start, end), from the probability of speech in each window."""
-    found, start = list[tuple[int, int]](), None
+    stretches, start = list[tuple[int, int]](), None
     for number, probability in enumerate(probabilities):
         if start is None and probability > ABOVE:
             start = number
         elif start is not None and probability < BELOW:
-            found.append((start, number))
+            stretches.append((start, number))
             start = None
     if start is not None:
-        found.append((start, len(probabilities)))
-    return [(begin, end) for begin, end in found if end - begin >= SHORTEST]
+        stretches.append((start, len(probabilities)))
+    return [(begin, end) for begin, end in stretches if end - begin >= SHORTEST]
 
 
 def silences_of(spoken: Sequence[tuple[int, int]]) -> tuple[tuple[float, float | None], ...]:

@@ -116,9 +116,9 @@ class Ttfs(PlayedRecordings[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
         """
         self.query = QUERY | {"latency": True} if explain else QUERY
         voice, silence = Voice(), np.zeros(round(TAIL_S * SAMPLE_RATE), np.int16)
-        found = [(each, voice.stops(np.concatenate([each.samples, silence]))) for each in spoken]
+        measured = [(recording, voice.stops(np.concatenate([recording.samples, silence]))) for recording in spoken]
         super().__init__(
-            [(pieces(each.samples.tobytes()), stops, each.language) if stops else None for each, stops in found]
+            [(pieces(one.samples.tobytes()), stops, one.language) if stops else None for one, stops in measured]
         )
 
     def take(self, recording: tuple[tuple[bytes, ...], tuple[int, ...], str]) -> FinalTake:
@@ -129,6 +129,6 @@ class Ttfs(PlayedRecordings[tuple[tuple[bytes, ...], tuple[int, ...], str]]):
         """Return the figure of a level, and those of its parts if they were requested."""
         takes = [take for take in played.takes if isinstance(take, FinalTake)]
         whole = figure("ttfs", STARTS, ENDS, [take.ttfs_s for take in takes if take.ttfs_s is not None])
-        parts = [found for take in takes if (found := take.parts_s())]
+        parts = [split_s for take in takes if (split_s := take.parts_s())]
         split = PARTS.items() if parts else ()
         return (whole, *(figure(name, *ends, [part[name] for part in parts]) for name, ends in split))

@@ -206,10 +206,10 @@ def table_of(score: Curve) -> Table:
     headings = [f"cut at {1e3 * delay_s:.0f} ms" for delay_s in DELAYS_S] + [f"delay at {cut:.0%} cut" for cut in CUTS]
     for heading in ("ends", "holds", *headings):
         table.add_column(heading, justify="right")
-    for name, found in (("all", score.all), ("part B", score.part_b)):
-        cuts = [number(cut, ".1%") for cut in found.cut_at_delay.values()]
-        delays = [number(delay_s, ".3f") + " s" * (delay_s is not None) for delay_s in found.delay_s_at_cut.values()]
-        table.add_row(name, str(found.ends), str(found.holds), *cuts, *delays)
+    for name, measured in (("all", score.all), ("part B", score.part_b)):
+        cuts = [number(cut, ".1%") for cut in measured.cut_at_delay.values()]
+        delays = [number(delay_s, ".3f") + " s" * (delay_s is not None) for delay_s in measured.delay_s_at_cut.values()]
+        table.add_row(name, str(measured.ends), str(measured.holds), *cuts, *delays)
     chosen = ["–" if best is None else f"{best.cut:.1%} ({best.delay_s:.3f} s)" for best in score.held_out.values()]
     table.add_row("part B, tuned on A", "", "", *chosen, *("" for _ in CUTS))
     return table

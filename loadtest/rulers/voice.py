@@ -44,7 +44,7 @@ class Voice:
         """Return the pieces of 20 ms of (S,) int16 audio at whose arrival pipecat reports that speech stopped."""
         needed = round(STOP_S * self.rate / self.window)  # as many windows start speech
         loudness = _Loudness(samples, self.rate)
-        state, count, smoothed, found = _State.QUIET, 0, 0.0, []
+        state, count, smoothed, pieces = _State.QUIET, 0, 0.0, []
         since_reset = low = 0
         self._slots.reset(0)
         for number in range(len(samples) // self.window):
@@ -60,8 +60,8 @@ class Voice:
                 state = _State.SPEAKING
             elif state is _State.STOPPING and count >= needed:
                 state = _State.QUIET
-                found.append(math.ceil(end / PIECE_SAMPLES) - 1)
-        return tuple(found)
+                pieces.append(math.ceil(end / PIECE_SAMPLES) - 1)
+        return tuple(pieces)
 
     def end_s(self, samples: Samples) -> float | None:
         """Return where the last speech of (S,) int16 audio ends, seconds; None if there is none."""
@@ -135,7 +135,7 @@ def _impulse_response(rate: int) -> Floats:
 def _biquad(samples: Floats, b: Sequence[float], a: Sequence[float]) -> Floats:
     out = np.zeros(len(samples))
     x1 = x2 = y1 = y2 = 0.0
-    for place, x in enumerate(samples):
+    for number, x in enumerate(samples):
         y = b[0] * x + b[1] * x1 + b[2] * x2 - a[0] * y1 - a[1] * y2
-        out[place], x2, x1, y2, y1 = y, x1, x, y1, y
+        out[number], x2, x1, y2, y1 = y, x1, x, y1, y
     return out

@@ -92,11 +92,11 @@ def shown(results: Sequence[tuple[Results, float]]) -> list[ShownWord]:
     for result, now_s in results:
         texts = [word.word.lower() for word in result.words]
         del open_words[len(texts) :]
-        for place, text in enumerate(texts):
-            if place == len(open_words):
+        for number, text in enumerate(texts):
+            if number == len(open_words):
                 open_words.append(ShownWord(text, now_s))
-            elif open_words[place].text != text:
-                open_words[place] = ShownWord(text, now_s)
+            elif open_words[number].text != text:
+                open_words[number] = ShownWord(text, now_s)
         stable = result.tutti.stable_words if result.tutti is not None else None
         for word in open_words if result.is_final else open_words[: stable or 0]:
             word.stable_s = now_s if word.stable_s is None else word.stable_s
@@ -108,11 +108,11 @@ def shown(results: Sequence[tuple[Results, float]]) -> list[ShownWord]:
     return settled
 
 
-def delays(words: Sequence[SpokenWord], found: Sequence[ShownWord]) -> list[tuple[float, float, float]]:
+def delays(words: Sequence[SpokenWord], displayed: Sequence[ShownWord]) -> list[tuple[float, float, float]]:
     """Return the delays until first shown, stable and final of each word that was recognized, in order."""
-    ends, times = iter(words), iter(found)
+    ends, times = iter(words), iter(displayed)
     measured = []
-    for expected, recognized in aligned([word.text for word in words], [word.text for word in found]):
+    for expected, recognized in aligned([word.text for word in words], [word.text for word in displayed]):
         spoken = next(ends) if expected is not None else None
         word = next(times) if recognized is not None else None
         if spoken is None or word is None or expected != recognized:
@@ -143,18 +143,18 @@ class WordDelay(PlayedRecordings[tuple[tuple[bytes, ...], Sequence[SpokenWord], 
         """Align all recordings. Raises: BadManifest if none has a text that can be aligned; PeerMissing."""
         aligner, voice = Aligner(), Voice()
         silence = np.zeros(round(TAIL_S * SAMPLE_RATE), np.int16)
-        found = [(each, aligner.align(each.samples, each.text)) for each in spoken]
+        recognizable = [(recording, aligner.align(recording.samples, recording.text)) for recording in spoken]
         super().__init__(
             [
                 None
                 if words is None
                 else (
-                    pieces(each.samples.tobytes()),
+                    pieces(recording.samples.tobytes()),
                     words,
-                    voice.end_s(np.concatenate([each.samples, silence])),
-                    each.language,
+                    voice.end_s(np.concatenate([recording.samples, silence])),
+                    recording.language,
                 )
-                for each, words in found
+                for recording, words in recognizable
             ]
         )
         self._words = self._recognized = 0

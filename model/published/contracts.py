@@ -73,7 +73,7 @@ def zipformer2(graph: Graph, kind: str = "zipformer2-ctc") -> Contract:
     per_stack = KINDS["zipformer2-ctc"][0][:7]
     lists = [graph.numbers(key) for key in per_stack]
     if len(set(map(len, lists))) != 1:
-        counts = ", ".join(f"{key} {len(found)}" for key, found in zip(per_stack, lists, strict=True))
+        counts = ", ".join(f"{key} {len(numbers)}" for key, numbers in zip(per_stack, lists, strict=True))
         raise PublishedModelError(f"{graph.path.name}: numbers of stacks in the metadata differ: {counts}")
     states: list[StateTensor] = []
     for width, query, value, heads, layers, kernel, left in zip(*lists, strict=True):
@@ -110,7 +110,7 @@ def nemo(graph: Graph, kind: str = "nemo-ctc") -> Contract:
         raise PublishedModelError(
             f"{graph.path.name}: features normalized by {normalize!r} need the whole utterance and cannot be streamed"
         )
-    prompts = _prompts(graph) if any(each.name == "prompt_index" for each in graph.inputs) else None
+    prompts = _prompts(graph) if any(declared.name == "prompt_index" for declared in graph.inputs) else None
     channel = tuple(graph.number(f"cache_last_channel_dim{number}") for number in (1, 2, 3))
     time = tuple(graph.number(f"cache_last_time_dim{number}") for number in (1, 2, 3))
     window, shift = graph.number("window_size"), graph.number("chunk_shift")
@@ -255,22 +255,22 @@ def bins_of(graph: Graph, *, axis: int) -> int:
 def expected_inputs(contract: Contract) -> list[tuple[str, tuple[int | None, ...]]]:
     """Return type and shape of each input, by position; None is the batch axis."""
     states = iter(contract.states)
-    found: list[tuple[str, tuple[int | None, ...]]] = []
+    inputs: list[tuple[str, tuple[int | None, ...]]] = []
     batch = 1 if contract.one_row else None
     window = "tensor(int32)" if contract.fbank is None else "tensor(float)"
     shape = contract.window_shape
     for feed in contract.feeds:
         match feed:
             case "window":
-                found.append((window, (batch, *shape)))
+                inputs.append((window, (batch, *shape)))
             case "bins first":
-                found.append((window, (batch, *reversed(shape))))
+                inputs.append((window, (batch, *reversed(shape))))
             case "length" | "prompt":
-                found.append(("tensor(int64)", (batch,)))
+                inputs.append(("tensor(int64)", (batch,)))
             case "state":
                 state = next(states)
-                found.append((TYPES[state.dtype], (*state.shape[: state.axis], None, *state.shape[state.axis :])))
-    return found
+                inputs.append((TYPES[state.dtype], (*state.shape[: state.axis], None, *state.shape[state.axis :])))
+    return inputs
 
 
 def for_batches_of(graph: Graph, contract: Contract) -> Contract:

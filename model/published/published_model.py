@@ -70,19 +70,19 @@ class PublishedModel:
         `int8`. `threads`: most of a step. Raises: PublishedModelError, MissingPackage.
         """
         require_runtime(path)
-        place = _device(device)
+        chosen = _device(device)
         scales = None
-        if place.type == "cpu" and precision != "fp32" and not path.name.endswith(INT8):
+        if chosen.type == "cpu" and precision != "fp32" and not path.name.endswith(INT8):
             scales = Scales.read(path if path.is_dir() else path.parent)
         files = find_files(path, precision if scales is None else "fp32")
-        model = cls.of(files, place, scales=scales, rewriting=rewriting, in_floats=scales is not None)
+        model = cls.of(files, chosen, scales=scales, rewriting=rewriting, in_floats=scales is not None)
         return model.with_threads(threads)
 
     @classmethod
     def of(
         cls,
         files: PublishedFiles,
-        place: Device,
+        device: Device,
         *,
         scales: Scales | None = None,
         rewriting: Rewriting = "auto",
@@ -98,7 +98,7 @@ class PublishedModel:
             scales.check(digest)
         in_floats = in_floats and files.network.name.endswith(INT8)
         network, verdict = None, None
-        if place.type == "cpu" and rewriting == "auto":
+        if device.type == "cpu" and rewriting == "auto":
             network, verdict = compiled_network(files, digest, in_floats=in_floats)
         if network is None and (in_floats or scales is not None):
             reason = "TUTTI_GRAPH_REWRITING=off" if verdict is None else verdict.reason
@@ -106,7 +106,7 @@ class PublishedModel:
                 f"{files.network.name} has no compiled step ({reason}), which {FILE} is for; use --precision fp32"
             )
         graphs = {
-            role: network.graph if network is not None and path == files.network else Graph.load(path, place.type)
+            role: network.graph if network is not None and path == files.network else Graph.load(path, device.type)
             for role, path in files.graphs.items()
         }
         contract = contract_for(graphs)
@@ -132,7 +132,7 @@ class PublishedModel:
             tokens=tokens,
             digest=digest,
             precision="int8" if scales is not None else "fp32" if in_floats else files.precision,
-            device=place,
+            device=device,
             files=files,
             contract=contract,
             graph=graph,
@@ -218,9 +218,9 @@ class PublishedModel:
         )
 
 
-def _device(asked: str) -> Device:
-    if asked == "auto":
+def _device(name: str) -> Device:
+    if name == "auto":
         import onnxruntime
 
         return Device("cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu")
-    return resolve_device(asked)
+    return resolve_device(name)

@@ -62,7 +62,7 @@ def tokens_of(outputs: NDArray[np.float32], blank: int) -> list[int]:
         written = outputs[..., 0].ravel()
         return [int(symbol) for symbol in written[written >= 0]]
     best = outputs.argmax(axis=1).tolist()
-    return [here for here, before in zip(best, [blank, *best], strict=False) if here not in (blank, before)]
+    return [symbol for symbol, before in zip(best, [blank, *best], strict=False) if symbol not in (blank, before)]
 
 
 def searched(facts: ModelFacts, outputs: NDArray[np.float32], *, alone: bool = False) -> NDArray[np.float32]:

@@ -61,11 +61,11 @@ class PublishedSlots:
         whole = len(ready) == len(indices)
         if not len(ready):
             return np.zeros((len(indices), *self.output_shape), np.float32)
-        found = self._step(indices if whole else indices[ready], windows, self._chosen(ready))
+        stepped = self._step(indices if whole else indices[ready], windows, self._chosen(ready))
         if whole:
-            return found
-        outputs = np.zeros((len(indices), *found.shape[1:]), np.float32)
-        outputs[ready] = found
+            return stepped
+        outputs = np.zeros((len(indices), *stepped.shape[1:]), np.float32)
+        outputs[ready] = stepped
         return outputs
 
     @property

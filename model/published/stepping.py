@@ -111,7 +111,7 @@ class BoundGraph:
         self._scratch, self._largest, self._least = scratch, largest, least
         self._states = states.batched(largest)
         kind, shape = next(
-            each for each, feed in zip(expected_inputs(contract), contract.feeds, strict=True) if feed in _WINDOWS
+            window for window, feed in zip(expected_inputs(contract), contract.feeds, strict=True) if feed in _WINDOWS
         )
         self._window = np.zeros((largest, *(size for size in shape[1:] if size is not None)), ELEMENTS[kind])
         self._result = np.zeros((largest, *result), np.float32)
@@ -192,8 +192,8 @@ def least_rows(graph: Graph, contract: Contract, result: tuple[int, ...]) -> int
         """Return results and state of the first row after two windows, in a batch of this many rows."""
         for slot in range(rows):
             slots.states.reset(slot)
-        found = [slots.run(np.arange(rows), window[:rows])[0].tobytes() for window in windows]
-        return b"".join(found) + slots.states.export(0)
+        results = [slots.run(np.arange(rows), window[:rows])[0].tobytes() for window in windows]
+        return b"".join(results) + slots.states.export(0)
 
     alone, of_two = row_of(1), row_of(2)
     return 2 if alone != of_two and of_two == row_of(3) else 1

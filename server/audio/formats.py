@@ -79,16 +79,16 @@ class Losses:
 
     def warnings(self) -> list[str]:
         """Return the losses as `kind: sentence`."""
-        found = []
+        remarks = []
         if self.concealed:
-            found.append(f"damaged: {self.concealed} packets could not be decoded and were concealed")
+            remarks.append(f"damaged: {self.concealed} packets could not be decoded and were concealed")
         if self.resyncs:
-            found.append(f"damaged: bytes are missing or wrong in {self.resyncs} places")
+            remarks.append(f"damaged: bytes are missing or wrong in {self.resyncs} places")
         if self.other_tracks:
-            found.append(
+            remarks.append(
                 f"skipped: the first of {self.other_tracks + 1} audio tracks is recognized, the others are not"
             )
-        return found
+        return remarks
 
 
 SUFFIXES = (

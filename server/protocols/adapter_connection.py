@@ -213,12 +213,12 @@ class AdapterConnection(PatientConnection):
             case Switch():
                 self._wait_for(self._switch(action))
 
-    async def _switch(self, asked: Switch) -> None:
+    async def _switch(self, switch: Switch) -> None:
         assert self._open_model is not None, "needed by an adapter that switches models"
         try:
-            recognition = await self._open_model(self, asked.model, asked.language)
+            recognition = await self._open_model(self, switch.model, switch.language)
         except (Refused, BatchingError) as error:
-            self._do_all(asked.refused(str(error)))
+            self._do_all(switch.refused(str(error)))
         else:
             if not self._state.reads:  # it was drained, or the client left
                 recognition.close()
@@ -237,8 +237,8 @@ class AdapterConnection(PatientConnection):
             why = self._unbuilt
         elif session.keyterms.supported:
             try:
-                terms = fitting(session.keyterms.rare_terms(asked.prompt), phrases)
-                left_out = session.keyterms.replace_phrases((*terms, *phrases), hints=asked.hints)
+                terms = fitting(session.keyterms.rare_terms(bias.prompt), phrases)
+                left_out = session.keyterms.replace_phrases((*terms, *phrases), hints=bias.hints)
             except (BiasError, KeytermsTooOften) as error:
                 why = str(error)
             else:

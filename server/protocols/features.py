@@ -115,8 +115,8 @@ def unsupported_features(pairs: Iterable[tuple[str, str]], supported: Collection
     A model or a language may be an unsupported feature by its value.
     """
     never = frozenset(supported) - {"model", "language"}
-    found = (unsupported_feature(name, value) for name, value in pairs if name not in never)
-    return [feature for feature in found if feature is not None]
+    features = (unsupported_feature(name, value) for name, value in pairs if name not in never)
+    return [feature for feature in features if feature is not None]
 
 
 def redaction(pairs: Iterable[tuple[str, str]]) -> frozenset[Redaction]:
@@ -124,12 +124,12 @@ def redaction(pairs: Iterable[tuple[str, str]]) -> frozenset[Redaction]:
     return kinds_of(value for name, value in pairs if plain_name(name) == REDACT)
 
 
-def refuse_unsupported(found: Iterable[Unsupported], *, lenient: bool, here: Collection[str] = ()) -> None:
+def refuse_unsupported(features: Iterable[Unsupported], *, lenient: bool, here: Collection[str] = ()) -> None:
     """Refuse unsupported features, naming all of them; a lenient server ignores most. Raises: BadParameter.
 
     `here`: the names of `SPEAKERS` where this path has them on a server that distinguishes speakers.
     """
-    refused = sorted({feature.name for feature in found if feature.always or not lenient})
+    refused = sorted({feature.name for feature in features if feature.always or not lenient})
     if not refused:
         return
     first, *others = refused
@@ -192,12 +192,12 @@ def read_query(
 
     `pairs` are `in_plain_names`. Raises: BadParameter.
     """
-    given = [(name, value) for name, value in pairs if name in known]
-    check_single(given, (REDACT,))
-    check_given(given)
+    listed = [(name, value) for name, value in pairs if name in known]
+    check_single(listed, (REDACT,))
+    check_given(listed)
     features = unsupported_features(pairs, known)
     refuse_unsupported(features, lenient=lenient)
-    return dict(given), named({*unknown(pairs, known), *(feature.name for feature in features)})
+    return dict(listed), named({*unknown(pairs, known), *(feature.name for feature in features)})
 
 
 def unknown(pairs: Iterable[tuple[str, str]], known: Collection[str]) -> Iterator[str]:
@@ -301,20 +301,20 @@ def problem_of(error: msgspec.ValidationError, kind: Any, root: str = "") -> str
         what = f"{enum[1][:SHOWN]} is not valid; must be one of {', '.join(map(str, _choices(kind, path)))}"
     else:
         what = what[:1].lower() + what[1:].replace("`", "").replace(" | ", " or ")
-    shown = ".".join(filter(None, (root, *path)))
-    return f"{shown}: {what}" if shown else what
+    dotted = ".".join(filter(None, (root, *path)))
+    return f"{dotted}: {what}" if dotted else what
 
 
-def _choices(kind: Any, path: Sequence[str]) -> Iterator[Any]:
+def _choices(root: Any, path: Sequence[str]) -> Iterator[Any]:
     """Yield the values of the enumeration at a path."""
-    found = list(_alternatives(type_info(kind)))
+    kinds = list(_alternatives(type_info(root)))
     for name in path:
-        structs = [each for each in found if isinstance(each, StructType)]
+        structs = [kind for kind in kinds if isinstance(kind, StructType)]
         fields = [field for struct in structs for field in struct.fields if field.encode_name == name]
-        found = [alternative for field in fields for alternative in _alternatives(field.type)]
-    for each in found:
-        if isinstance(each, LiteralType):
-            yield from each.values
+        kinds = [alternative for field in fields for alternative in _alternatives(field.type)]
+    for kind in kinds:
+        if isinstance(kind, LiteralType):
+            yield from kind.values
 
 
 def _alternatives(info: Any) -> Sequence[Any]:

@@ -59,7 +59,7 @@ class UploadPlaces:
 
     def count(self, stage: Stage) -> int:
         """Return the number of uploads at this stage."""
-        return sum(place.stage == stage for place in self._places)
+        return sum(upload.stage == stage for upload in self._places)
 
     def take(self, owner: str, now: float) -> Place:
         """Take a place, ending another upload if necessary and permitted. Raises: TooManyUploads."""
@@ -68,26 +68,26 @@ class UploadPlaces:
             if loser is None:
                 raise TooManyUploads(f"too many uploads in progress (limit {self._limit}); try again later")
             self._end(loser)
-        place = Place(owner, now)
-        self._places[place] = None
-        return place
+        upload = Place(owner, now)
+        self._places[upload] = None
+        return upload
 
-    def receive(self, place: Place, size_bytes: int) -> None:
+    def receive(self, upload: Place, size_bytes: int) -> None:
         """Note the size of a body so far, ending another body if all exceed the memory. Raises: TooManyUploads."""
-        place.received_bytes = size_bytes
-        while place in self._places and self._bytes > self._max_bytes:
+        upload.received_bytes = size_bytes
+        while upload in self._places and self._bytes > self._max_bytes:
             loser = self._largest_receiving()
             self._end(loser)
-            if loser is place:
+            if loser is upload:
                 raise TooManyUploads("the uploads in progress take all memory for bodies; try again later")
 
-    def release(self, place: Place) -> None:
+    def release(self, upload: Place) -> None:
         """Release a place; a second call does nothing."""
-        self._places.pop(place, None)
+        self._places.pop(upload, None)
 
     @property
     def _bytes(self) -> int:
-        return sum(place.received_bytes for place in self._places)
+        return sum(upload.received_bytes for upload in self._places)
 
     def _end(self, loser: Place) -> None:
         loser.gave_way = True
@@ -96,25 +96,25 @@ class UploadPlaces:
             loser.end_early()
 
     def _slowest(self, now: float) -> Place | None:
-        slow = [place for place in self._receiving if place.rate(now) < SLOW_BYTES_PER_S]
-        return min(slow, key=lambda place: place.rate(now), default=None)
+        slow = [upload for upload in self._receiving if upload.rate(now) < SLOW_BYTES_PER_S]
+        return min(slow, key=lambda upload: upload.rate(now), default=None)
 
     def _newest_of_greediest(self, owner: str) -> Place | None:
         """Return the upload of the caller with the most places that has least to lose; None if it is no more than fair.
 
         Bodies that are still being received before complete ones, then the newest.
         """
-        held = Counter(place.owner for place in self._places)
-        greedy = [place for place in self._places if held[place.owner] > held[owner] + 1]
-        return max(reversed(greedy), key=lambda place: (held[place.owner], place.stage == "receiving"), default=None)
+        held = Counter(upload.owner for upload in self._places)
+        greedy = [upload for upload in self._places if held[upload.owner] > held[owner] + 1]
+        return max(reversed(greedy), key=lambda upload: (held[upload.owner], upload.stage == "receiving"), default=None)
 
     def _largest_receiving(self) -> Place:
         """Return the newest body being received of the caller with the most bytes; there is one that grows."""
         sizes: Counter[str] = Counter()
-        for place in self._places:
-            sizes[place.owner] += place.received_bytes
-        return max(reversed(self._receiving), key=lambda place: sizes[place.owner])
+        for upload in self._places:
+            sizes[upload.owner] += upload.received_bytes
+        return max(reversed(self._receiving), key=lambda upload: sizes[upload.owner])
 
     @property
     def _receiving(self) -> list[Place]:
-        return [place for place in self._places if place.stage == "receiving"]
+        return [upload for upload in self._places if upload.stage == "receiving"]

@@ -70,23 +70,22 @@ class Recordings:
 
         `body`: that of a recording which arrived before.
         """
-        place = self._places.take(self._replica.guard.owner(request), asyncio.get_running_loop().time())
-        request.scope[PLACE] = place
+        upload_place = self._places.take(self._replica.guard.owner(request), asyncio.get_running_loop().time())
+        request.scope[PLACE] = upload_place
         try:
             if body is not None:
-                self._places.receive(place, len(body))
-                place.stage = "waiting"
+                self._places.receive(upload_place, len(body))
+                upload_place.stage = "waiting"
             yield
         finally:
-            self._places.release(place)
+            self._places.release(upload_place)
 
     async def read(self, request: Request) -> bytes:
         """Read the whole body of a request that has a place. Raises: TooLarge, TooSlow, ClientGone."""
-        settings, place = self._replica.settings, request.scope[PLACE]
-        body = await read_body(
-            request, settings.max_upload_bytes, BODY_TIMEOUT_S, place, on_size=partial(self._places.receive, place)
-        )
-        place.stage = "waiting"
+        settings, upload_place = self._replica.settings, request.scope[PLACE]
+        on_size = partial(self._places.receive, upload_place)
+        body = await read_body(request, settings.max_upload_bytes, BODY_TIMEOUT_S, upload_place, on_size=on_size)
+        upload_place.stage = "waiting"
         return body
 
     async def recognize(
@@ -94,7 +93,7 @@ class Recordings:
         request: Request,
         body: bytes,
         model: ModelService,
-        asked: Asked,
+        wanted: Asked,
         *,
         protocol: str,
         request_id: str,
@@ -111,39 +110,39 @@ class Recordings:
             upload = Upload(recording, asked.style, on_segment)
             replica.sessions.add(upload, "upload")
             try:
-                await upload.open(body, asked.form, rate=rate, max_s=max_s)
-                session = self._session(model, asked, recording.channels, finals_at_end=on_segment is None)
+                await upload.open(body, wanted.form, rate=rate, max_s=max_s)
+                session = self._session(model, wanted, recording.channels, finals_at_end=on_segment is None)
                 subject = subject_of(request, model, kind="upload", protocol=protocol, request_id=request_id)
                 words = await self._run(request, model, upload, session, subject)
             finally:
                 replica.sessions.remove(upload)
-        replica.metrics.audio_seconds[asked.form.encoding].value += session.audio.received_s
+        replica.metrics.audio_seconds[wanted.form.encoding].value += session.audio.received_s
         replica.metrics.audio_bytes.value += len(body)
         voices = tuple([{} if one.speakers is None else one.speakers.voices for one in session.channels])
         return Recognized(
             words, session.audio.received_s, tuple(recording.warnings), other_words(session.channels), voices
         )
 
-    def _session(self, model: ModelService, asked: Asked, channels: int, *, finals_at_end: bool) -> Session:
+    def _session(self, model: ModelService, wanted: Asked, channels: int, *, finals_at_end: bool) -> Session:
         """Return the session of a recording, without what only live streams have. Raises: BadParameter."""
-        replica, given = self._replica, asked.options
-        if given.multichannel and channels > replica.settings.max_channels:
+        replica, options = self._replica, wanted.options
+        if options.multichannel and channels > replica.settings.max_channels:
             raise BadParameter(f"multichannel: {channels} channels; at most {replica.settings.max_channels}")
-        options = SessionOptions(
+        own_options = SessionOptions(
             channels=channels,
-            multichannel=given.multichannel,
-            endpointing_ms=given.endpointing_ms,
-            keyterms=given.keyterms,
-            language=given.language,
-            grammar=given.grammar,
-            finals=given.finals,
-            redact=given.redact,
+            multichannel=options.multichannel,
+            endpointing_ms=options.endpointing_ms,
+            keyterms=options.keyterms,
+            language=options.language,
+            grammar=options.grammar,
+            finals=options.finals,
+            redact=options.redact,
             finals_at_end=finals_at_end,
-            speakers=None if given.speakers is None else replace(given.speakers, at_end=finals_at_end),
-            rest=given.rest,
+            speakers=None if options.speakers is None else replace(options.speakers, at_end=finals_at_end),
+            rest=options.rest,
         )
         # `Upload` reads no further than `IN_FLIGHT_S` ahead, so the limit for live clients does not apply.
-        return model.session(replace(asked, options=options), replace(replica.limits, max_backlog_s=math.inf))
+        return model.session(replace(wanted, options=own_options), replace(replica.limits, max_backlog_s=math.inf))
 
     async def _run(
         self, request: Request, model: ModelService, upload: Upload, session: Session, subject: Subject
@@ -178,7 +177,7 @@ async def read_body(
     request: Request,
     limit_bytes: int,
     timeout_s: float,
-    place: Place | None = None,
+    upload_place: Place | None = None,
     *,
     on_size: Callable[[int], None] = lambda _: None,
 ) -> bytes:
@@ -208,13 +207,13 @@ async def read_body(
                 parts.append(part)
                 on_size(size)
     except TimeoutError as error:
-        raise _too_slow(place, loop.time() >= end_s, timeout_s) from error
+        raise _too_slow(upload_place, loop.time() >= end_s, timeout_s) from error
     except ClientDisconnect as error:
         raise ClientGone from error
     finally:
         timer.cancel()
-        if place is not None:
-            place.end_early = None
+        if upload_place is not None:
+            upload_place.end_early = None
     return b"".join(parts)
 
 
@@ -250,7 +249,7 @@ async def _while_wanted(request: Request, model: ModelService) -> AsyncIterator[
 
     Raises: ClientGone, TooManyUploads.
     """
-    place: Place = request.scope[PLACE]
+    upload_place: Place = request.scope[PLACE]
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None) as wanted:
@@ -259,18 +258,18 @@ async def _while_wanted(request: Request, model: ModelService) -> AsyncIterator[
                 if not wanted.expired():
                     wanted.reschedule(loop.time())
 
-            place.end_early = end
+            upload_place.end_early = end
             watching = asyncio.create_task(_until_gone(request, end))
             try:
                 with model.recognizer.slots.for_recording():
                     yield
             finally:
                 watching.cancel()
-                place.end_early = None
+                upload_place.end_early = None
     except TimeoutError as error:
         if not wanted.expired():
             raise
-        if place.gave_way:
+        if upload_place.gave_way:
             raise TooManyUploads(
                 "all upload places are taken, most by this caller; send the recording again"
             ) from error

@@ -39,13 +39,13 @@ def input_rate(device: Device, preferred: int) -> int:
     """Return the preferred rate in Hz if the device records at it, else the device's own. Raises: MicrophoneError."""
     sounds = _portaudio()
     try:
-        found = sounds.query_devices(device, "input")
+        device_info = sounds.query_devices(device, "input")
     except (ValueError, sounds.PortAudioError) as error:
         raise _absent(device, error) from error
     try:
         sounds.check_input_settings(device=device, channels=1, dtype="int16", samplerate=preferred)
     except sounds.PortAudioError:
-        return int(found["default_samplerate"])
+        return int(device_info["default_samplerate"])
     return preferred
 
 

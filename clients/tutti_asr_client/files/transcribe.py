@@ -122,18 +122,18 @@ def run_microphone(
     interruption is the usual end: audio before it is still transcribed.
     """
     console = Console()
-    shown = JsonLines() if as_json else UtteranceDisplay(console)
+    display = JsonLines() if as_json else UtteranceDisplay(console)
 
     async def work(transcriber: Transcriber, stopping: asyncio.Event) -> Sequence[FileResult]:
         source = Microphone(transcriber.sample_rate, stopping, device=device, limit_s=limit_s)
         Console(stderr=True).print("listening; Ctrl-C ends", style="dim")
-        result = await transcribe_source(MICROPHONE, source, transcriber, shown)
-        shown.done(result)
+        result = await transcribe_source(MICROPHONE, source, transcriber, display)
+        display.done(result)
         if source.lost:
             Console(stderr=True).print(f"audio was lost {source.lost} times: this machine is too slow", style="red")
         return [result]
 
-    file_results, stopped = _run(work, open_transcriber, shown)
+    file_results, stopped = _run(work, open_transcriber, display)
     if stopped and not file_results:
         return EXIT_INTERRUPTED
     return EXIT_FILE_FAILED if any(isinstance(result, Failed) for result in file_results) else EXIT_OK

@@ -181,26 +181,26 @@ def _described(path: Path) -> tuple[Graph, OnnxGraph]:
     file = OnnxFile.read(path)
     source = OnnxGraph.read(file.model, file.weights)
     inputs = tuple(
-        GraphInput(each.name, "", tuple(axis.dim_value or axis.dim_param or None for axis in sizes_of(each)))
-        for each in source.inputs
+        GraphInput(declared.name, "", tuple(axis.dim_value or axis.dim_param or None for axis in sizes_of(declared)))
+        for declared in source.inputs
     )
     return Graph(path, None, source.metadata, inputs, source.output_names), source
 
 
 def _cached(places: Sequence[Path]) -> Verdict | None:
     """Read the first valid verdict; None if there is none."""
-    for place in places:
+    for path in places:
         with contextlib.suppress(OSError, ValueError, TypeError):
-            return Verdict(**json.loads(place.read_text()))
+            return Verdict(**json.loads(path.read_text()))
     return None
 
 
 def _keep(places: Sequence[Path], verdict: Verdict) -> None:
     """Write a verdict at the first writable place, if there is one."""
-    for place in places:
+    for path in places:
         with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(asdict(verdict)))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(asdict(verdict)))
             return
 
 

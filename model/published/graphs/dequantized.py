@@ -55,13 +55,13 @@ def dequantized(graph: OnnxGraph) -> OnnxGraph:
 def _lstm(graph: OnnxGraph, node: Node, constants: dict[str, NDArray[Any]]) -> Node:
     """Return the operation in floats, and add its weights to the constants."""
     inputs = list(node.inputs[:8])
-    for place, scales in ((1, 8), (2, 10)):
-        weight, scale, zero = (graph.constant(node.inputs[at]) for at in (place, scales, scales + 1))
+    for position, scales in ((1, 8), (2, 10)):
+        weight, scale, zero = (graph.constant(node.inputs[at]) for at in (position, scales, scales + 1))
         if weight is None or scale is None or zero is None:
             return node
-        inputs[place] = f"{node.output}.{place}"
+        inputs[position] = f"{node.output}.{position}"
         floats = _floats(weight, _by_column(scale), _by_column(zero))
-        constants[inputs[place]] = np.ascontiguousarray(floats.transpose(0, 2, 1))  # a session uses it where it is
+        constants[inputs[position]] = np.ascontiguousarray(floats.transpose(0, 2, 1))  # a session uses it where it is
     return Node("LSTM", tuple(inputs), node.outputs, node.attributes)
 
 

@@ -44,9 +44,7 @@ def fold_shapes(graph: OnnxGraph) -> OnnxGraph:
     constants = {
         name: runs[0][name]
         for name in static
-        if all(
-            found[name].shape == runs[0][name].shape and np.array_equal(found[name], runs[0][name]) for found in runs
-        )
+        if all(run[name].shape == runs[0][name].shape and np.array_equal(run[name], runs[0][name]) for run in runs)
     }
     targets = {node.output: _target(node, runs) for node in reshapes if node.inputs[1] not in constants}
     shapes = {f"{name}.target": target for name, target in targets.items() if target is not None}
@@ -88,8 +86,8 @@ def _values_of(graph: OnnxGraph, names: Sequence[str]) -> list[Mapping[str, NDAr
 
     def zeros(count: int) -> dict[str, NDArray[Any]]:
         return {
-            each.name: np.zeros([size if isinstance(size, int) else count for size in each.shape], TYPES[each.type])
-            for each in session.get_inputs()
+            value.name: np.zeros([size if isinstance(size, int) else count for size in value.shape], TYPES[value.type])
+            for value in session.get_inputs()
         }
 
     return [dict(zip(names, session.run(list(names), zeros(count)), strict=True)) for count in ROWS]
@@ -97,7 +95,7 @@ def _values_of(graph: OnnxGraph, names: Sequence[str]) -> list[Mapping[str, NDAr
 
 def _target(node: Node, runs: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[np.int64] | None:
     """Return the target of a Reshape with -1 in the one place that follows the number of rows, or None."""
-    shapes = [found[node.output].shape for found in runs]
+    shapes = [run[node.output].shape for run in runs]
     if len({len(shape) for shape in shapes}) != 1:
         return None
     differing = [axis for axis, sizes in enumerate(zip(*shapes, strict=True)) if len(set(sizes)) > 1]
@@ -111,12 +109,12 @@ def _target(node: Node, runs: Sequence[Mapping[str, NDArray[Any]]]) -> NDArray[n
 def _without_zero_pads(graph: OnnxGraph) -> OnnxGraph:
     """Leave out nodes that pad by nothing."""
     renamed: dict[str, str] = {}
-    kept = []
+    nodes = []
     for node in graph.nodes:
         pads = graph.ints(node.inputs[1]) if node.op == "Pad" and len(node.inputs) > 1 else None
         source = renamed.get(node.inputs[0], node.inputs[0]) if node.inputs else ""
         if pads is not None and not any(pads) and node.output not in graph.output_names:
             renamed[node.output] = source
         else:
-            kept.append(replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)))
-    return replace(graph, nodes=tuple(kept)).pruned()
+            nodes.append(replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)))
+    return replace(graph, nodes=tuple(nodes)).pruned()

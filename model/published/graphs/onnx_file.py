@@ -56,7 +56,7 @@ def float_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
 
     It needs no package, so that the shipped voice-activity model does not.
     """
-    found: dict[str, NDArray[np.float32]] = {}
+    tensors: dict[str, NDArray[np.float32]] = {}
     for graph, _, first, last in _fields(content, 0, len(content)):
         for part, _, begin, end in _fields(content, first, last) if graph == GRAPH else ():
             if part == INITIALIZER:
@@ -64,10 +64,10 @@ def float_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
                 sizes = [_varint(content, at)[0] for number, at, _ in fields if number == SIZES]
                 spans = {number: content[at:until] for number, at, until in fields}
                 if spans[ELEMENT] == FLOAT32:
-                    found[spans[NAME].decode()] = np.frombuffer(spans[RAW_DATA], np.float32).reshape(sizes)
-    if not found:
+                    tensors[spans[NAME].decode()] = np.frombuffer(spans[RAW_DATA], np.float32).reshape(sizes)
+    if not tensors:
         raise ValueError("it has no weights")
-    return found
+    return tensors
 
 
 def external_files(path: Path) -> tuple[Path, ...]:

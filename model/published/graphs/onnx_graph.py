@@ -115,7 +115,7 @@ class OnnxGraph:
         """
         import onnxruntime  # which most models do not need
 
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(each) for each in self.large_constants.values()]
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(constant) for constant in self.large_constants.values()]
         options.add_external_initializers(list(self.large_constants), values)
         options.add_session_config_entry("session.disable_prepacking", "1")  # it would copy them
         content = self.proto(extra_outputs, weights=False).SerializeToString()
@@ -128,16 +128,16 @@ class OnnxGraph:
 
     def needed(self, further: Sequence[str] = ()) -> set[str]:
         """Return the names of all values on which the outputs and the `further` values depend."""
-        found: set[str] = {*self.output_names, *further}
+        names: set[str] = {*self.output_names, *further}
         for node in reversed(self.nodes):
-            if found.intersection(node.outputs):
-                found.update(node.inputs)
-        return found
+            if names.intersection(node.outputs):
+                names.update(node.inputs)
+        return names
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:
         """Names of the graph's outputs."""
-        return tuple(each.name for each in self.outputs)
+        return tuple(declared.name for declared in self.outputs)
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
@@ -147,11 +147,11 @@ class OnnxGraph:
     @cached_property
     def consumers(self) -> Mapping[str, Sequence[Node]]:
         """The nodes that read a value, for each value that is read."""
-        found: dict[str, list[Node]] = {}
+        readers: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
-                found.setdefault(name, []).append(node)
-        return found
+                readers.setdefault(name, []).append(node)
+        return readers
 
     def only_consumer(self, name: str) -> Node | None:
         """Return the only node that reads a value; None if there are several, or if the value is an output."""
@@ -178,21 +178,21 @@ class OnnxGraph:
 
         inputs = tuple(
             helper.make_tensor_value_info(
-                each.name,
-                each.type.tensor_type.elem_type,
+                declared.name,
+                declared.type.tensor_type.elem_type,
                 [
                     size if size is not None else old.dim_value or ROWS
-                    for size, old in zip(shape, sizes_of(each), strict=True)
+                    for size, old in zip(shape, sizes_of(declared), strict=True)
                 ],
             )
-            for each, shape in zip(self.inputs, shapes, strict=True)
+            for declared, shape in zip(self.inputs, shapes, strict=True)
         )
         return replace(self, inputs=inputs)
 
     def with_constants(self, values: Mapping[str, NDArray[Any]]) -> OnnxGraph:
         """Return the graph with these values as constants; the nodes that computed them are left out."""
-        kept = tuple(node for node in self.nodes if not set(node.outputs) & values.keys())
-        return replace(self, nodes=kept, constants={**self.constants, **values}).pruned()
+        nodes = tuple(node for node in self.nodes if not set(node.outputs) & values.keys())
+        return replace(self, nodes=nodes, constants={**self.constants, **values}).pruned()
 
     def pruned(self) -> OnnxGraph:
         """Return the graph without nodes and constants that no output depends on."""

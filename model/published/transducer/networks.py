@@ -211,5 +211,5 @@ def _run(graph: Graph, *inputs: NDArray[Any]) -> Floats:
 
 def _run_all(graph: Graph, *inputs: NDArray[Any]) -> list[Floats]:
     feeds = {declared.name: array for declared, array in zip(graph.inputs, inputs, strict=True)}
-    found: list[Floats] = graph.session.run(None, feeds)
-    return found
+    outputs: list[Floats] = graph.session.run(None, feeds)
+    return outputs

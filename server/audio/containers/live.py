@@ -203,10 +203,10 @@ class ContainerDecoder:
 
     def _demuxed(self, chunk: bytes) -> Iterator[Part]:
         if self._demuxer is None:
-            found = self._finder.feed(chunk)
-            if found is None:
+            demuxer = self._finder.feed(chunk)
+            if demuxer is None:
                 return
-            self._demuxer, chunk = found
+            self._demuxer, chunk = demuxer
         yield from self._parts(self._demuxer.feed(chunk))
 
     def _parts(self, items: Iterable[Item]) -> Iterator[Part]:

@@ -177,10 +177,10 @@ def _descriptor(data: bytes, at: int, tag: int) -> bytes:
     if data[at : at + 1] != bytes([tag]):
         return b""
     size = 0
-    for place in range(at + 1, min(at + 5, len(data))):
-        size = size << 7 | data[place] & 0x7F
-        if not data[place] & 0x80:
-            return data[place + 1 : place + 1 + size]
+    for position in range(at + 1, min(at + 5, len(data))):
+        size = size << 7 | data[position] & 0x7F
+        if not data[position] & 0x80:
+            return data[position + 1 : position + 1 + size]
     return b""
 
 
@@ -220,17 +220,17 @@ def _run_of_track(traf: bytes, offset: int, audio: AudioTrack, time: int, sample
         at += 4
     if flags & DEFAULT_SIZE:
         (size,) = struct.unpack_from(">I", head, at)
-    place = base
+    sample_at = base
     for name, body in parts:
         if name == b"tfdt":
             (time,) = struct.unpack_from(">Q" if body[:1] == b"\1" else ">I", body, 4)
         elif name == b"trun":
             (run_flags,) = struct.unpack_from(">I", body)
             if run_flags & DATA_OFFSET:
-                place = base + struct.unpack_from(">i", body, 8)[0]
+                sample_at = base + struct.unpack_from(">i", body, 8)[0]
             for run_size, run_duration in _run(body, duration, size, MAX_SAMPLES - len(samples)):
-                samples.append(Sample(place, run_size, time / audio.timescale))
-                place, time = place + run_size, time + run_duration
+                samples.append(Sample(sample_at, run_size, time / audio.timescale))
+                sample_at, time = sample_at + run_size, time + run_duration
     return time
 
 
@@ -243,8 +243,8 @@ def _run(trun: bytes, default_duration: int, default_size: int, most: int) -> It
     step = 4 * sum(map(bool, fields))
     if count > most or at + count * step > len(trun):
         raise Undecodable("an MP4 fragment is damaged")
-    for each in range(count):
-        row = at + each * step
+    for number in range(count):
+        row = at + number * step
         duration, size = default_duration, default_size
         if flags & DURATIONS:
             duration, row = int.from_bytes(trun[row : row + 4], "big"), row + 4
@@ -268,14 +268,14 @@ def whole_file(tables: Boxes, audio: AudioTrack) -> list[Sample]:
     samples: list[Sample] = []
     run, count = 0, len(sizes)
     for chunk, first in enumerate(chunks.tolist(), 1):
-        place = first
+        offset = first
         while run + 1 < len(runs) and runs[run + 1, 0] <= chunk:
             run += 1
         for _ in range(min(int(runs[run, 1]), count - len(samples))):
-            each = len(samples)
-            start = float(starts[min(each, len(starts) - 1)])
-            samples.append(Sample(place, int(sizes[each]), start / audio.timescale))
-            place += int(sizes[each])
+            number = len(samples)
+            start = float(starts[min(number, len(starts) - 1)])
+            samples.append(Sample(offset, int(sizes[number]), start / audio.timescale))
+            offset += int(sizes[number])
     played = [sample for sample in samples if sample.start_s * audio.timescale < audio.end]
     return sorted(played, key=lambda sample: sample.offset)
 

@@ -65,8 +65,8 @@ def frame_header(data: bytes | bytearray, at: int = 0) -> FrameHeader | None:
 
 def first_frame(data: bytes) -> int | None:
     """Return the offset of the first frame that is followed by others, None without such a frame."""
-    for found in _SYNC.finditer(data):
-        at, header = found.start(), frame_header(data, found.start())
+    for sync in _SYNC.finditer(data):
+        at, header = sync.start(), frame_header(data, sync.start())
         for _ in range(FRAMES - 1):
             if header is None:
                 break
@@ -74,7 +74,7 @@ def first_frame(data: bytes) -> int | None:
             header = frame_header(data, at)
             header = header if header is not None and header.form == form else None
         if header is not None:
-            return found.start()
+            return sync.start()
     return None
 
 
@@ -193,8 +193,8 @@ class MpegDemuxer(Demuxer):
                 "the first MP3 or AAC frame is not followed by another; for raw audio set encoding and sample_rate"
             )
         self._resync.lose(window.offset)
-        found = window.data.find(b"\xff", 1)
-        self._resync.skip(window, found if found > 0 else len(window.data))
+        position = window.data.find(b"\xff", 1)
+        self._resync.skip(window, position if position > 0 else len(window.data))
 
     def _frame(self, header: FrameHeader, frame: bytes) -> Iterator[Item]:
         if self._resync.searching:

@@ -117,8 +117,8 @@ class OggDemuxer(Demuxer):
             self._resync.lose(window.offset)
             self._packet.clear()
             self._lost = True
-        found = window.data.find(MAGIC, 1)
-        self._resync.skip(window, found if found > 0 else max(1, len(window.data) - len(MAGIC) + 1))
+        position = window.data.find(MAGIC, 1)
+        self._resync.skip(window, position if position > 0 else max(1, len(window.data) - len(MAGIC) + 1))
 
     def _read(self, page: Page) -> Iterator[Item]:
         self._non_audio.part(HEAD_BYTES + len(page.lengths) + len(page.body))

@@ -202,9 +202,9 @@ class WavDemuxer(Demuxer):
     def _next_file(self) -> int:
         """Return the length of the samples in the buffer, up to the next file or to bytes that may start one."""
         buffer = self._buffer
-        if (found := FILE.search(buffer)) is not None:
-            self._state = _State.SAMPLES if found.start() else _State.BEGIN
-            return found.start()
+        if (header := FILE.search(buffer)) is not None:
+            self._state = _State.SAMPLES if header.start() else _State.BEGIN
+            return header.start()
         tails = range(max(0, len(buffer) - RIFF_BYTES + 1), len(buffer))
         return next((at for at in tails if _may_begin_file(buffer[at:])), len(buffer))
 

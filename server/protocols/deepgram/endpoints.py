@@ -158,13 +158,13 @@ class Transcribe:
         try:
             await self._replica.guard.enter(request, Credentials.read(request.headers.get("authorization"), ()))
             target, pairs = taken_callback(self._replica.callbacks, request.query_params.multi_items())
-            asked, model = await self._queries.read(request, pairs, live=False)
+            listen, model = await self._queries.read(request, pairs, live=False)
             _check_body_kind(request.headers.get("content-type", ""))
             with self._recordings.place(request):
                 with model.recognizer.slots.for_recording():
                     body = await self._recordings.read(request)
                 if target is None:
-                    payload = await self._recognize(request, (asked, model), body, request_id, created_now())
+                    payload = await self._recognize(request, (listen, model), body, request_id, created_now())
                 else:
                     entry = target.entry(request, request_id, created_now(), query=tuple(pairs), recording=True)
                     await target.callbacks.add_recording(entry, body)
@@ -173,22 +173,22 @@ class Transcribe:
             return render_refusal(self._replica.guard.refuse(error), request_id)
         except ClientGone:
             return Response(status_code=499)  # nginx's code for a client that disconnected
-        return Response(payload, headers=answer_headers(asked, request_id), media_type="application/json")
+        return Response(payload, headers=answer_headers(listen, request_id), media_type="application/json")
 
     async def _transcribe(self, request: Request, entry: CallbackEntry, body: bytes) -> bytes:
         """Recognize a recording that was accepted before. Raises: Refused."""
-        asked, model = await self._queries.read(request, entry.query, live=False)
+        listen, model = await self._queries.read(request, entry.query, live=False)
         with self._recordings.place(request, body):
-            return await self._recognize(request, (asked, model), body, entry.call, entry.created)
+            return await self._recognize(request, (listen, model), body, entry.call, entry.created)
 
     async def _recognize(
         self, request: Request, read: tuple[ListenRequest, ModelService], body: bytes, request_id: str, created: str
     ) -> bytes:
-        asked, model = read
+        listen, model = read
         recognized = await self._recordings.recognize(
-            request, body, model, asked, protocol="deepgram", request_id=request_id
+            request, body, model, listen, protocol="deepgram", request_id=request_id
         )
-        punctuated, split_s = asked.style.formats, asked.utterance_split_s
+        punctuated, split_s = listen.style.formats, listen.utterance_split_s
 
         def answered() -> bytes:
             return recording_answer(
@@ -201,11 +201,11 @@ class Transcribe:
                 punctuated=punctuated,
                 warnings=recognized.warnings,
                 utterances=utterances(recognized.words, split_s, punctuated=punctuated, request_id=request_id)
-                if asked.options.spoken_order
+                if listen.options.spoken_order
                 else (),
-                with_paragraphs=asked.paragraphs,
-                extra=asked.extra,
-                other_words=recognized.other_words if asked.options.listens else None,
+                with_paragraphs=listen.paragraphs,
+                extra=listen.extra,
+                other_words=recognized.other_words if listen.options.listens else None,
             )
 
         return await asyncio.to_thread(answered)  # the digest of 100 MiB takes 0.3 s, four hours of words 0.16 s

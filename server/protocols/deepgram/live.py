@@ -157,13 +157,13 @@ def _check_built(unbuilt: str | None) -> None:
         raise NotPossible(ConfigureCode.ALREADY_PENDING, unbuilt)
 
 
-def _configure(session: Session, projector: Projector, asked: Configure, unbuilt: str | None) -> bytes:
+def _configure(session: Session, projector: Projector, message: Configure, unbuilt: str | None) -> bytes:
     """Replace the key terms, which alone can change; return the answer, which lists those in force.
 
     Raises: NotPossible, KeytermsTooOften, BiasError, as the others below.
     """
-    keyterms, phrases = session.keyterms, asked.keyterms
-    if unsupported := asked.unsupported(projector.request.switches):
+    keyterms, phrases = session.keyterms, message.keyterms
+    if unsupported := message.unsupported(projector.request.switches):
         names = ", ".join(unsupported)[:MAX_ECHO]
         why = f"{names}: cannot be changed during a stream; only keyterms can"
         raise NotPossible(ConfigureCode.NOT_SUPPORTED, why)
@@ -189,14 +189,14 @@ def _add_context(session: Session, projector: Projector, said: str, unbuilt: str
     return projector.context(session.keyterms.add_context(said))
 
 
-def _rewind(session: Session, asked: Rewind, unbuilt: str | None) -> Sequence[Event]:
+def _rewind(session: Session, message: Rewind, unbuilt: str | None) -> Sequence[Event]:
     """Decode the last seconds again with more key terms; return the events."""
     most_s = session.options.rewind_s
     if not most_s:
         why = "rewind: this stream keeps nothing to decode again; set rewind=10 in the query"
         raise NotPossible(ConfigureCode.NOT_SUPPORTED, why)
-    if not 0 < asked.seconds <= most_s:
-        why = f"seconds: {asked.seconds:g} is not valid; must be above 0 and at most {most_s:g} (rewind)"
+    if not 0 < message.seconds <= most_s:
+        why = f"seconds: {message.seconds:g} is not valid; must be above 0 and at most {most_s:g} (rewind)"
         raise NotPossible(ConfigureCode.NOT_SUPPORTED, why)
     _check_built(unbuilt)
-    return session.take(RewindFinals(asked.seconds, asked.keyterms, asked.channel))
+    return session.take(RewindFinals(message.seconds, message.keyterms, message.channel))

@@ -278,10 +278,10 @@ class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True, 
             ("numerals", self.numerals),
             ("profanity_filter", self.profanity_filter),
         ]
-        asked = {name: value not in _OFF for name, value in switches if value is not None}
-        changed = {name for name, on in asked.items() if on is not in_force.get(name, False)}
-        given = {name for name in ("thresholds", "language_hints") if getattr(self, name) not in _OFF}
-        return tuple(sorted(changed | given))
+        wanted = {name: value not in _OFF for name, value in switches if value is not None}
+        changed = {name for name, on in wanted.items() if on is not in_force.get(name, False)}
+        others = {name for name in ("thresholds", "language_hints") if getattr(self, name) not in _OFF}
+        return tuple(sorted(changed | others))
 
 
 class Context(msgspec.Struct, tag_field="type", tag="Context", frozen=True, forbid_unknown_fields=True):
@@ -342,14 +342,14 @@ def _kind_of(text: str) -> type[BadFrame]:
 def _problem(error: msgspec.DecodeError | RecursionError, text: str) -> str:
     """Return what is wrong with a message; a type that is not valid is found before what follows it is read."""
     try:
-        given = _typed.decode(text).type
+        name = _typed.decode(text).type
     except msgspec.ValidationError:
         return f"the message must be a JSON object whose type is one of {TYPES}"
     except (msgspec.DecodeError, RecursionError):
         return NOT_JSON
-    if given == "Resume":
+    if name == "Resume":
         return "Resume: this stream cannot be resumed; set resumable=true in the query"
-    kind = KINDS.get(given)
+    kind = KINDS.get(name)
     if kind is None:
         return f"unknown message type; valid types: {TYPES}"
-    return f"{given}: {problem_of(error, kind)}" if isinstance(error, msgspec.ValidationError) else NOT_JSON
+    return f"{name}: {problem_of(error, kind)}" if isinstance(error, msgspec.ValidationError) else NOT_JSON

@@ -239,5 +239,5 @@ def _exclusions(name: str) -> str:
     refused = [(row.first.name, row.second.name) for row in EXCLUSIONS if not row.yields]
     pairs = [*refused, *((second, first) for first, second in refused)]
     others = [other for one, other in pairs if one.partition("=")[0] == name]
-    shown = [f"`{other}`" if other.partition("=")[0] in TABLE else other for other in others]
-    return f"; cannot be combined with {', '.join(shown)}" if shown else ""
+    names = [f"`{other}`" if other.partition("=")[0] in TABLE else other for other in others]
+    return f"; cannot be combined with {', '.join(names)}" if names else ""

@@ -90,11 +90,11 @@ def parse_query(
     `detects`: it can find out the language of a stream; `speakers`: the server distinguishes speakers; `voice`: vector
     of the enrolled voice that it names. Raises: BadParameter.
     """
-    given = in_plain_names(pairs, TABLE)
-    query = dict(given)
-    ignored = check_query(given, lenient=lenient_features, detects=detects, speakers=speakers)
+    pairs = in_plain_names(pairs, TABLE)
+    query = dict(pairs)
+    ignored = check_query(pairs, lenient=lenient_features, detects=detects, speakers=speakers)
     ignored |= _refuse_paragraphs(query, lenient=lenient_features) if live else set()
-    ignored |= _without_effect(given, live=live, supports_keyterms=supports_keyterms)
+    ignored |= _without_effect(pairs, live=live, supports_keyterms=supports_keyterms)
     multichannel = _boolean(query, "multichannel")
     smart_end = query.get("endpointing", "").casefold() == SMART
     if smart_end and not live:
@@ -117,13 +117,13 @@ def parse_query(
         endpointing_ms=0.0 if smart_end else _endpointing(query, live or _boolean(query, UTTERANCES)),
         scored_end=SMART_END if smart_end else None,
         utterance_end_ms=_utterance_end(query),
-        keyterms=_keyterms(given) if supports_keyterms else NO_KEYTERMS,
+        keyterms=_keyterms(pairs) if supports_keyterms else NO_KEYTERMS,
         resumable=_boolean(query, "resumable"),
         speech_events=_boolean(query, "vad_events"),
         language=query.get("language"),
         grammar=query.get("grammar", ""),
         finals=finals_of(query.get("finals", "")),
-        redact=redaction(given),
+        redact=redaction(pairs),
         spoken_order=_boolean(query, UTTERANCES),
         receipts=_boolean(query, RECEIPT),
         rewind_s=float(_integer(query, "rewind")),
@@ -140,17 +140,17 @@ def parse_query(
         latency_budget_ms=float(_integer(query, "latency_budget_ms")) or None,
         utterance_split_s=float(query.get("utt_split", SPLIT_S)),
         paragraphs=not live and _boolean(query, "paragraphs"),
-        tags=tuple([printable(value) for name, value in given if name == "tag"][:MAX_TAGS]),
-        extra=extra_of(given),
+        tags=tuple([printable(value) for name, value in pairs if name == "tag"][:MAX_TAGS]),
+        extra=extra_of(pairs),
         ignored=named(ignored),
     )
 
 
-def _without_effect(given: Sequence[tuple[str, str]], *, live: bool, supports_keyterms: bool) -> set[str]:
+def _without_effect(pairs: Sequence[tuple[str, str]], *, live: bool, supports_keyterms: bool) -> set[str]:
     """Return the names of parameters that an upload, or a model without key terms, ignores."""
-    names = {name for name, _ in given if name in BIASING and not supports_keyterms}
+    names = {name for name, _ in pairs if name in BIASING and not supports_keyterms}
     if not live:
-        names |= {name for name, value in given if name in LIVE_ONLY and value.casefold() not in OFF}
+        names |= {name for name, value in pairs if name in LIVE_ONLY and value.casefold() not in OFF}
     return names
 
 
@@ -183,7 +183,7 @@ def _speakers(query: Mapping[str, str], voice: bytes, *, live: bool) -> SpeakerR
 
 
 def check_query(
-    given: Sequence[tuple[str, str]], *, lenient: bool, detects: bool = False, speakers: bool = False
+    pairs: Sequence[tuple[str, str]], *, lenient: bool, detects: bool = False, speakers: bool = False
 ) -> set[str]:
     """Check names, repetition, empty values and harmless parameters; return the names of ignored parameters.
 
@@ -191,16 +191,16 @@ def check_query(
 
     Raises: BadParameter.
     """
-    listed = [(name, value) for name, value in given if name in TABLE]
+    listed = [(name, value) for name, value in pairs if name in TABLE]
     check_given(listed)
     lacking = frozenset() if speakers else SPEAKERS
-    unsupported = unsupported_features(given, {REDACT, *LISTEN} - lacking)
+    unsupported = unsupported_features(pairs, {REDACT, *LISTEN} - lacking)
     features = [feature for feature in unsupported if not (detects and feature.name == "language")]
     refuse_unsupported(features, lenient=lenient, here=lacking)
-    redaction(given)
+    redaction(pairs)
     check_single(listed, _REPEATABLE)
     ignored = {feature.name for feature in features}
-    for name, value in given:
+    for name, value in pairs:
         parameter = TABLE.get(name)
         if parameter is None:
             on = value.casefold() not in OFF
@@ -234,10 +234,10 @@ def _style(query: Mapping[str, str], *, english: bool, paragraphs: bool) -> Styl
     )
 
 
-def _keyterms(given: Sequence[tuple[str, str]]) -> Keyterms:
+def _keyterms(pairs: Sequence[tuple[str, str]]) -> Keyterms:
     """Key terms from `keyterm` phrases and `keywords`, each `word` or `word:boost`."""
-    keywords = [_keyword(value) for name, value in given if name == "keywords"]
-    return Keyterms.of_request("keyterm", (value for name, value in given if name == "keyterm"), keywords)
+    keywords = [_keyword(value) for name, value in pairs if name == "keywords"]
+    return Keyterms.of_request("keyterm", (value for name, value in pairs if name == "keyterm"), keywords)
 
 
 def _keyword(value: str) -> Keyword:
@@ -252,9 +252,9 @@ def _keyword(value: str) -> Keyword:
 
 
 def _endpointing(query: Mapping[str, str], default: bool) -> float | None:
-    asked = query.get("endpointing", "true" if default else "false")
-    if asked.lower() in ("true", "false"):
-        return DEFAULT_ENDPOINTING_MS if asked.lower() == "true" else None
+    value = query.get("endpointing", "true" if default else "false")
+    if value.lower() in ("true", "false"):
+        return DEFAULT_ENDPOINTING_MS if value.lower() == "true" else None
     return float(_integer(query, "endpointing"))
 
 

@@ -48,7 +48,7 @@ class StreamReceipts:
         return self._keys.sign(self.chain.end(mark, message, reason))
 
 
-def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: Limits, vad: str) -> Setup:
+def setup_of(model: ModelService, request: ListenRequest, pairs: Pairs, limits: Limits, vad: str) -> Setup:
     """Return what a replay of this stream needs. `given` is the query as sent."""
     query = [pair for pair in in_plain_names(given, TABLE) if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
     without = WITHOUT_EFFECT - {"language"} if model.facts.prompts is not None else WITHOUT_EFFECT
@@ -59,7 +59,7 @@ def setup_of(model: ModelService, request: ListenRequest, given: Pairs, limits: 
     settings = _settings(model.finals_of(request), limits, vad)
     if request.style.own.digest:
         settings |= {WRITTEN_FORMS: request.style.own.digest}
-    return Setup(_software(), info, tuple(kept), settings)
+    return Setup(_software(), info, tuple(listed), settings)
 
 
 @cache

@@ -25,8 +25,8 @@ async def admit_turns(replica: Replica, socket: WebSocket, request_id: str) -> A
     request = parse_query(socket.query_params.multi_items(), lenient=lenient, detects=detects)
     replica.terms.check(replica.guard.owner(socket), request.phrases)
     if request.model is not None and replica.models.known(request.model) is None:
-        shown = request.model[:SHOWN]
-        raise BadParameter(f"model: {shown!r} is not served here; set {ENGLISH} or the name of a model")
+        excerpt = request.model[:SHOWN]
+        raise BadParameter(f"model: {excerpt!r} is not served here; set {ENGLISH} or the name of a model")
     language = language_of(request, replica.models.names)
     model = await replica.models.obtain(request.model, language)
     if model.facts.prompts is not None and len(request.hints) > 1:

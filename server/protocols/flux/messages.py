@@ -124,13 +124,13 @@ def parse_message(text: str) -> dict[str, Any]:
     return message
 
 
-def rules_of(rules: TurnRules, given: dict[str, Any]) -> TurnRules:
+def rules_of(rules: TurnRules, thresholds: dict[str, Any]) -> TurnRules:
     """Return the rules with the given thresholds; null is off for the eager one, the default for the others.
 
     Raises: BadParameter.
     """
     default = TurnRules()
-    for name, value in given.items():
+    for name, value in thresholds.items():
         if name == "eot_threshold":
             number = default.end_threshold if value is None else _number(name, value, END_THRESHOLDS)
             rules = replace(rules, end_threshold=number)
@@ -176,8 +176,8 @@ def backchannel_of(value: object) -> dict[str, bool]:
     if value is None:
         return {}
     if value not in BACKCHANNELS:
-        shown = repr(printable(str(value), _SHOWN))
-        raise BadParameter(f"backchannel: {shown} is not one of {', '.join(BACKCHANNELS)}")
+        excerpt = repr(printable(str(value), _SHOWN))
+        raise BadParameter(f"backchannel: {excerpt} is not one of {', '.join(BACKCHANNELS)}")
     return {"holds_backchannel": value == "hold"}
 
 
@@ -209,8 +209,8 @@ def keyterms_of(message: dict[str, Any]) -> tuple[str, ...] | None:
 def _number(name: str, value: object, bounds: tuple[float, float]) -> float:
     low, high = bounds
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        shown = f"{value:g}" if isinstance(value, float) else repr(printable(str(value), _SHOWN))
-        raise BadParameter(f"{name}: {shown} is not valid; must be a number from {low:g} to {high:g}")
+        excerpt = f"{value:g}" if isinstance(value, float) else repr(printable(str(value), _SHOWN))
+        raise BadParameter(f"{name}: {excerpt} is not valid; must be a number from {low:g} to {high:g}")
     return float(value)
 
 
@@ -241,10 +241,10 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
     `detects`: the default model finds out the language. Raises: BadParameter, which names the first.
     """
     pairs = in_plain_names(pairs, QUERY)
-    given = [(name, value) for name, value in pairs if name in QUERY]
-    check_single(given, REPEATABLE)
-    check_given(given)
-    query = dict(given)
+    listed = [(name, value) for name, value in pairs if name in QUERY]
+    check_single(listed, REPEATABLE)
+    check_given(listed)
+    query = dict(listed)
     ignored = list(_unsupported(pairs, lenient=lenient))
     if boolean("profanity_filter", query.get("profanity_filter", "false")):
         ignored.append("profanity_filter")
@@ -254,8 +254,8 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
     model, language = _model(query.get("model"))
     thresholds = {name: _float(name, query[name]) for name in sorted(query) if name.startswith(("eot_", "eager_"))}
     style = Style(punctuate=True, numerals=boolean("numerals", query.get("numerals", "false")))
-    phrases = tuple(value.strip() for name, value in given if name == "keyterm")
-    hints = tuple(value.strip() for name, value in given if name == "language_hint")
+    phrases = tuple(value.strip() for name, value in listed if name == "keyterm")
+    hints = tuple(value.strip() for name, value in listed if name == "language_hint")
     rules = rules_of(TurnRules(**backchannel_of(query.get("backchannel"))), thresholds)
     multilingual = query["model"].casefold() == MULTILINGUAL
     if multilingual and not hints and not detects:
@@ -273,7 +273,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
         endpointing_ms=0.0,  # the operator's minimum
         scored_end=rules.scored_end,
         finals=finals_of(query.get("finals", "")),
-        redact=redaction(given),
+        redact=redaction(listed),
         fork_after_s=rules.fork_after_s,
         forks=True,
         marks_acknowledgements=True,
@@ -290,7 +290,7 @@ def parse_query(pairs: Sequence[tuple[str, str]], *, lenient: bool = False, dete
         phrases=phrases,
         hints=hints,
         multilingual=multilingual,
-        extra=extra_of(given),
+        extra=extra_of(listed),
         ignored=named(ignored),
     )
 
@@ -308,13 +308,13 @@ def _unsupported(pairs: Sequence[tuple[str, str]], *, lenient: bool) -> Iterator
         yield name
 
 
-def _model(given: str | None) -> tuple[str | None, str | None]:
+def _model(name: str | None) -> tuple[str | None, str | None]:
     """Return the model and language to select. Raises: BadParameter."""
-    if given is None:
+    if name is None:
         raise BadParameter(f"model: missing; set model={ENGLISH} or the name of a model of this server")
-    if given.casefold() == ENGLISH:
+    if name.casefold() == ENGLISH:
         return None, "en"
-    return (None if given.casefold() == MULTILINGUAL else given), None
+    return (None if name.casefold() == MULTILINGUAL else name), None
 
 
 def language_of(request: FluxRequest, names: ModelNames) -> str | None:

@@ -39,11 +39,11 @@ async def admit_session(replica: Replica, socket: WebSocket, request_id: str) ->
     query, ignored = read_query(pairs, QUERY, lenient=lenient)
     if query.get("intent") != "transcription":
         raise BadParameter("intent: this server only transcribes; set intent=transcription")
-    asked, language = query.get("model"), query.get("language")
-    model = await replica.models.obtain(asked, language)
+    name, language = query.get("model"), query.get("language")
+    model = await replica.models.obtain(name, language)
     adapter = RealtimeAdapter(
         request_id.replace("-", ""),
-        SessionSettings(model.name, asked, language=language),
+        SessionSettings(model.name, name, language=language),
         replica.models.names,
         model_rate=model.config.sample_rate,
         min_silence_ms=replica.limits.min_endpoint_ms,
@@ -94,12 +94,12 @@ def _request(redact: frozenset[Redaction], language: str | None) -> Request:
 
 def realtime_credentials(authorization: str | None, subprotocols: Sequence[str]) -> Credentials:
     """Read the key from the header, else from the subprotocols; only `realtime` is echoed as subprotocol."""
-    given = Credentials.read(authorization, ())
+    credentials = Credentials.read(authorization, ())
     subprotocol = SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
     offered = [item.removeprefix(KEY_PREFIX) for item in subprotocols if item.startswith(KEY_PREFIX)]
-    if given.key is None and offered:
+    if credentials.key is None and offered:
         return Credentials(offered[0], subprotocol, bearer=True)
-    return replace(given, subprotocol=subprotocol)
+    return replace(credentials, subprotocol=subprotocol)
 
 
 def render_error(refusal: CountedRefusal, request_id: str) -> Response:

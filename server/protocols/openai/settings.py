@@ -73,30 +73,30 @@ class BadField(BadFrame):
         self.param = param[: 4 * SHOWN]
 
 
-def walk(given: object, tree: Tree = SESSION, path: str = "session") -> Iterator[tuple[str, FieldKind]]:
+def walk(fields: object, tree: Tree = SESSION, path: str = "session") -> Iterator[tuple[str, FieldKind]]:
     """Yield the fields of an update that are not read, by path, in order; none of a value that is not an object."""
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         return
-    for name, value in given.items():
-        below, here = tree.get(name, UNKNOWN), f"{path}.{name[:SHOWN]}"
-        if isinstance(below, Mapping):
-            yield from walk(value, below, here)
-        elif below is UNKNOWN or (below is not READ and value not in _OFF):
-            yield here, below
+    for name, value in fields.items():
+        kind, field_path = tree.get(name, UNKNOWN), f"{path}.{name[:SHOWN]}"
+        if isinstance(kind, Mapping):
+            yield from walk(value, kind, field_path)
+        elif kind is UNKNOWN or (kind is not READ and value not in _OFF):
+            yield field_path, kind
 
 
-def checked(found: Sequence[tuple[str, FieldKind]], *, lenient: bool) -> tuple[str, ...]:
+def checked(fields: Sequence[tuple[str, FieldKind]], *, lenient: bool) -> tuple[str, ...]:
     """Refuse unknown fields, and unsupported ones unless lenient; return the paths of the ignored fields.
 
     Raises: BadField.
     """
-    unknown = [path for path, kind in found if kind is UNKNOWN]
+    unknown = [path for path, kind in fields if kind is UNKNOWN]
     if unknown:
         raise unknown_parameter(*unknown)
-    refused = [path for path, kind in found if kind is UNSUPPORTED]
+    refused = [path for path, kind in fields if kind is UNSUPPORTED]
     if refused and not lenient:
         raise unsupported(*refused)
-    return tuple(path for path, _ in found)
+    return tuple(path for path, _ in fields)
 
 
 def unknown_parameter(param: str, *others: str) -> BadField:
@@ -235,19 +235,19 @@ class SessionSettings:
         try:
             fields = msgspec.json.decode(raw)
             ignored = () if _other_type(fields) else checked(list(walk(fields)), lenient=lenient)
-            asked = msgspec.convert(fields, SessionIn)
+            update = msgspec.convert(fields, SessionIn)
         except msgspec.ValidationError as error:
             raise BadFrame(problem_of(error, SessionIn, "session")) from error
         except (msgspec.MsgspecError, RecursionError) as error:
             raise BadFrame(f"session: {error}") from error
-        given = asked.audio.input
+        changes = update.audio.input
         settings = replace(self, ignored=ignored)
-        if given.format is not UNSET:
-            settings = replace(settings, format=given.format.type, rate=_rate(given.format))
-        if given.transcription:
-            settings = _with_transcription(settings, given.transcription, names, lenient=lenient)
-        if given.turn_detection is not UNSET:
-            settings = replace(settings, turns=_turns(given.turn_detection))
+        if changes.format is not UNSET:
+            settings = replace(settings, format=changes.format.type, rate=_rate(changes.format))
+        if changes.transcription:
+            settings = _with_transcription(settings, changes.transcription, names, lenient=lenient)
+        if changes.turn_detection is not UNSET:
+            settings = replace(settings, turns=_turns(changes.turn_detection))
         return settings
 
     @property
@@ -300,36 +300,36 @@ def _other_type(fields: object) -> bool:
     return isinstance(fields, dict) and fields.get("type", "transcription") != "transcription"
 
 
-def _rate(given: FormatIn) -> int:
-    if given.type != "audio/pcm":
+def _rate(form: FormatIn) -> int:
+    if form.type != "audio/pcm":
         allowed, rate = range(TELEPHONE_RATE, TELEPHONE_RATE + 1), TELEPHONE_RATE
     else:
         allowed, rate = RATES, RATE
-    if given.rate is None:
+    if form.rate is None:
         return rate
-    if given.rate not in allowed:
+    if form.rate not in allowed:
         valid = f"{allowed[0]}" if len(allowed) == 1 else f"from {allowed[0]} to {allowed[-1]}"
-        raise BadFrame(f"session.audio.input.format.rate: {given.rate} is not valid for {given.type}; must be {valid}")
-    return given.rate
+        raise BadFrame(f"session.audio.input.format.rate: {form.rate} is not valid for {form.type}; must be {valid}")
+    return form.rate
 
 
 def _with_transcription(
-    settings: SessionSettings, given: TranscriptionIn, names: ModelNames, *, lenient: bool
+    settings: SessionSettings, changes: TranscriptionIn, names: ModelNames, *, lenient: bool
 ) -> SessionSettings:
     path = "session.audio.input.transcription"
-    keywords = settings.keywords if given.keywords is None else tuple(given.keywords)
-    prompt = settings.prompt if given.prompt is None else given.prompt
+    keywords = settings.keywords if changes.keywords is None else tuple(changes.keywords)
+    prompt = settings.prompt if changes.prompt is None else changes.prompt
     if len(prompt) > MAX_PROMPT:
         raise BadFrame(f"{path}.prompt: {len(prompt)} characters; at most {MAX_PROMPT}")
     settings = replace(settings, prompt=prompt)
-    model, languages = given.model or settings.model, settings.languages
-    if given.languages is not UNSET:
-        languages = tuple(given.languages)
-    elif given.language:
+    model, languages = changes.model or settings.model, settings.languages
+    if changes.languages is not UNSET:
+        languages = tuple(changes.languages)
+    elif changes.language:
         languages = ()
-    language = languages[0] if languages else given.language or settings.language
-    spoken = [*languages, *([given.language] if given.language else [])]
-    for name, values in (("model", [given.model or ""]), ("language", spoken)):
+    language = languages[0] if languages else changes.language or settings.language
+    spoken = [*languages, *([changes.language] if changes.language else [])]
+    for name, values in (("model", [changes.model or ""]), ("language", spoken)):
         if not lenient and any(unsupported_feature(name, value) for value in values):
             raise unsupported(f"{path}.{name}", what=f"{values[0]!r} is ")
     try:
@@ -340,16 +340,16 @@ def _with_transcription(
     return replace(settings, served=served, model=model, language=language, languages=languages, keywords=keywords)
 
 
-def _turns(given: TurnDetection | None) -> TurnDetection | None:
+def _turns(turns: TurnDetection | None) -> TurnDetection | None:
     """Raises: BadFrame."""
-    if given is None:
+    if turns is None:
         return None
-    path, silence_ms = "session.audio.input.turn_detection", given.silence_duration_ms
-    if given.type == "semantic_vad" and silence_ms is not None:
+    path, silence_ms = "session.audio.input.turn_detection", turns.silence_duration_ms
+    if turns.type == "semantic_vad" and silence_ms is not None:
         raise BadFrame(f"{path}.silence_duration_ms: cannot be combined with semantic_vad; set eagerness instead")
-    if given.type == "server_vad" and given.eagerness is not None:
+    if turns.type == "server_vad" and turns.eagerness is not None:
         raise BadFrame(f"{path}.eagerness: cannot be combined with server_vad; set silence_duration_ms instead")
     if silence_ms is not None and silence_ms not in SILENCES_MS:
         allowed = f"from {SILENCES_MS[0]} to {SILENCES_MS[-1]}"
         raise BadFrame(f"{path}.silence_duration_ms: {silence_ms} is not valid; must be {allowed}")
-    return given
+    return turns

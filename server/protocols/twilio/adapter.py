@@ -74,11 +74,11 @@ def parse_message(text: str) -> Message:
     return message
 
 
-def values(given: object, *names: str) -> list[Any]:
+def values(fields: object, *names: str) -> list[Any]:
     """Return an object's values under these names in any spelling, without nulls; empty for a non-object."""
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         return []
-    return [value for name, value in given.items() if value is not None and _plain(name) in names]
+    return [value for name, value in fields.items() if value is not None and _plain(name) in names]
 
 
 def event_of(message: Message) -> str | None:
@@ -89,21 +89,21 @@ def event_of(message: Message) -> str | None:
 def form_of(message: Message) -> Form:
     """Return the audio format in `start`; Twilio's where it is not given. Raises: BadFrame."""
     places = [message, *_starts(message)]
-    forms = [form for place in places for form in values(place, *FORM_NAMES)]
+    forms = [form for source in places for form in values(source, *FORM_NAMES)]
     if not all(isinstance(form, dict) for form in forms):
         raise BadFrame("mediaFormat: must be an object with encoding, sampleRate and channels")
     if not all(values(form, *ENCODING) for form in forms):
         raise BadFrame("mediaFormat.encoding: missing; send audio/x-mulaw or audio/x-alaw")
 
-    def given(names: tuple[str, ...], default: object) -> Any:
-        found = [value for form in forms for value in values(form, *names)]
-        found += [value for place in places for value in values(place, *(set(names) & set(OUTSIDE)))]
-        for value in found:
-            if _comparable(value) != _comparable(found[0]):
-                raise BadFrame(f"mediaFormat: {names[0]} is both {_shown(found[0])} and {_shown(value)}")
-        return found[0] if found else default
+    def stated(names: tuple[str, ...], default: object) -> Any:
+        candidates = [value for form in forms for value in values(form, *names)]
+        candidates += [value for source in places for value in values(source, *(set(names) & set(OUTSIDE)))]
+        for value in candidates:
+            if _comparable(value) != _comparable(candidates[0]):
+                raise BadFrame(f"mediaFormat: {names[0]} is both {_shown(candidates[0])} and {_shown(value)}")
+        return candidates[0] if candidates else default
 
-    encoding, sample_rate, channels = given(ENCODING, "audio/x-mulaw"), given(SAMPLE_RATE, RATE), given(CHANNELS, 1)
+    encoding, sample_rate, channels = stated(ENCODING, "audio/x-mulaw"), stated(SAMPLE_RATE, RATE), stated(CHANNELS, 1)
     codec = CODECS.get(encoding.casefold()) if isinstance(encoding, str) else None
     if codec is None:
         raise BadFrame(f"mediaFormat.encoding: {_shown(encoding)} is not valid; send audio/x-mulaw or audio/x-alaw")
@@ -178,8 +178,8 @@ def _whole(value: object) -> int | None:
 
 
 def _id(places: list[Any], *names: str) -> str:
-    found = (value for place in places for value in values(place, *names))
-    return next((str(value) for value in found if isinstance(value, str | int) and not isinstance(value, bool)), "")
+    ids = (value for source in places for value in values(source, *names))
+    return next((str(value) for value in ids if isinstance(value, str | int) and not isinstance(value, bool)), "")
 
 
 def _shown(value: object) -> str:
@@ -251,8 +251,8 @@ class TwilioAdapter(CallAdapter):
                 name = text_of(message, "mark", "name")
                 yield Skip("mark without a name") if name is None else SendFrame(self._frame("mark", name=name))
             case "stop":
-                for each in self._inputs:
-                    yield from each.tail()
+                for track in self._inputs:
+                    yield from track.tail()
                 yield Finish()
             case "connected":
                 pass  # the first message of a call; it has no useful content

@@ -98,9 +98,9 @@ def signature(url: str, auth_token: str) -> str:
     return base64.b64encode(hmac.digest(auth_token.encode(), url.encode(), hashlib.sha1)).decode()
 
 
-def check_signature(given: str | None, url: str, auth_token: str) -> None:
+def check_signature(header: str | None, url: str, auth_token: str) -> None:
     """Verify a signature; some of Twilio's regions sign the URL with a trailing slash. Raises: NotAuthorized."""
-    offered = (given or "").encode("utf-8", "replace")
+    offered = (header or "").encode("utf-8", "replace")
     expected = [signature(candidate, auth_token).encode() for candidate in (url, url.rstrip("/") + "/")]
     if not sum(hmac.compare_digest(offered, one) for one in expected):
         raise NotAuthorized("invalid or missing X-Twilio-Signature")

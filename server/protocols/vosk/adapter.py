@@ -75,20 +75,20 @@ def parse_frame(text: str, *, lenient: bool = False) -> tuple[ClientFrame, tuple
     return frame, tuple(ignored)
 
 
-def _unsupported(given: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> Iterator[str]:
+def _unsupported(fields: dict[str, object], known: frozenset[str], path: str, *, lenient: bool) -> Iterator[str]:
     """Yield the names of unsupported settings if lenient, refuse them otherwise. Raises: BadFrame.
 
     So are `model` and `redact` in `config`: they are set in the URL.
     """
-    for name, value in given.items():
+    for name, value in fields.items():
         if name in known or value in OFF:
             continue
-        shown = f"{path}{name[:MAX_NAME]}".encode("ascii", "replace").decode()
+        title = f"{path}{name[:MAX_NAME]}".encode("ascii", "replace").decode()
         if lenient and not name.casefold().startswith(NEVER_IGNORED):
-            yield shown
+            yield title
         else:
             instead = f"set ?{IN_URL[name]} in the URL" if name in IN_URL else "leave it out"
-            raise BadFrame(f"{shown}: not supported by this server; {instead}")
+            raise BadFrame(f"{title}: not supported by this server; {instead}")
 
 
 def _check(config: Config) -> None:
@@ -207,9 +207,9 @@ class VoskAdapter:
 
     def _bias(self, phrases: Sequence[str]) -> Iterator[Action]:
         """Use phrases as key terms; those that cannot be used are only counted: the protocol has no error message."""
-        kept = key_terms(phrases)
-        yield Bias(kept, hints=True)
-        if left_out := sum(1 for phrase in phrases if phrase.replace(UNKNOWN, "").strip()) - len(kept):
+        terms = key_terms(phrases)
+        yield Bias(terms, hints=True)
+        if left_out := sum(1 for phrase in phrases if phrase.replace(UNKNOWN, "").strip()) - len(terms):
             yield Skip(f"phrase_list: {left_out} of {len(phrases)} phrases cannot be spelled or exceed the limits")
 
     def _answer(self) -> SendFrame:

@@ -107,7 +107,7 @@ class FastConformerStep:
 
     def _constants(self, weights: FastConformerWeights) -> Constants:
         sizes = self._sizes
-        images = [self._arrays.keep(each) for part in weights.images for each in (part.weight, part.bias)]
+        images = [self._arrays.keep(array) for part in weights.images for array in (part.weight, part.bias)]
         head_size = np.float32(sizes.hidden // sizes.heads)
         return Constants(
             images=self._arrays.keep(np.array(images, np.int64)),
@@ -122,7 +122,7 @@ class FastConformerStep:
         )
 
     def _layer(self, layer: Layer, positions: NDArray[np.float32]) -> list[int]:
-        norms = [self._arrays.keep(each) for norm in layer.norms for each in (norm.weight, norm.bias)]
+        norms = [self._arrays.keep(array) for norm in layer.norms for array in (norm.weight, norm.bias)]
         mixed = layer.convolution_norm
         return [
             *norms,
@@ -147,7 +147,7 @@ class FastConformerStep:
             0,
             len(wanted),
             wanted.ctypes.data,
-            Scratch(*(int(each.ctypes.data) for each in scratch)),
+            Scratch(*(int(memory.ctypes.data) for memory in scratch)),
             projected.ctypes.data,
             sizes.hidden * 4,
         )

@@ -93,23 +93,23 @@ class FastConformerWeights:
 def read_weights(graph: OnnxGraph, metadata: Graph, contract: Contract) -> FastConformerWeights:
     """Read the weights of a published graph. Raises: PublishedModelError with the reason if it is another network."""
     every = list(_parts(graph))
-    parts, placed = ([each for each in every if (each.kind == "position") == wanted] for wanted in (False, True))
+    parts, placed = ([part for part in every if (part.kind == "position") == wanted] for wanted in (False, True))
     layers, left, hidden = metadata.numbers("cache_last_channel_dim1")[0], *contract.states[0].shape[1:]
     taps = contract.states[1].shape[2] + 1
-    found = _Reader(parts)
-    begin = found.take("subsampling", KINDS_OF_SUBSAMPLING)
-    images, products = ([each for each in begin if each.kind == kind] for kind in ("image", "product"))
-    subsampling = [_linear(f"subsampling {place}", each) for place, each in enumerate(products)]
+    reader = _Reader(parts)
+    begin = reader.take("subsampling", KINDS_OF_SUBSAMPLING)
+    images, products = ([part for part in begin if part.kind == kind] for kind in ("image", "product"))
+    subsampling = [_linear(f"subsampling {number}", part) for number, part in enumerate(products)]
     if len(placed) != layers:
         raise PublishedModelError(f"{len(placed)} products project positions, not one in each of {layers} layers")
-    read = tuple(_layer(f"layer {number}", found, placed[number]) for number in range(layers))
-    rest = found.rest()
+    read = tuple(_layer(f"layer {number}", reader, placed[number]) for number in range(layers))
+    rest = reader.rest()
     prompt: tuple[Linear, ...] = ()
     if contract.prompts is not None:
-        prompt, rest = tuple(_linear(f"languages {place}", each) for place, each in enumerate(rest)), []
-        if len(prompt) != 2 or any(each.kind != "product" for each in found.rest()):
+        prompt, rest = tuple(_linear(f"languages {number}", part) for number, part in enumerate(rest)), []
+        if len(prompt) != 2 or any(part.kind != "product" for part in reader.rest()):
             raise PublishedModelError(f"{len(prompt)} operations with weights follow the layers, not two for languages")
-    if len(rest) > 1 or any(each.kind != "product" for each in rest):
+    if len(rest) > 1 or any(part.kind != "product" for part in rest):
         raise PublishedModelError(f"{len(rest)} operations with weights follow the layers")
     sizes = Sizes(
         window=contract.window,
@@ -148,12 +148,12 @@ class _Reader:
 
     def take(self, name: str, kinds: Sequence[Kind]) -> list[Part]:
         """Return the next parts, which must be of these kinds. Raises: PublishedModelError."""
-        found = list(self._parts[self._at : self._at + len(kinds)])
-        if [each.kind for each in found] != list(kinds):
-            names = ", ".join(each.kind for each in found) or "no more operations"
+        parts = list(self._parts[self._at : self._at + len(kinds)])
+        if [part.kind for part in parts] != list(kinds):
+            names = ", ".join(part.kind for part in parts) or "no more operations"
             raise PublishedModelError(f"{name} is not that of a FastConformer: {names}")
         self._at += len(kinds)
-        return found
+        return parts
 
     def next_kind(self, ahead: int) -> Kind | None:
         """Return the kind of a part that is not taken yet."""
@@ -165,16 +165,16 @@ class _Reader:
         return list(self._parts[self._at :])
 
 
-def _layer(name: str, found: _Reader, placed: Part) -> Layer:
-    place = KINDS_OF_LAYER.index("depthwise") + 1  # of the convolution's norm, which may be part of the convolution
-    normed = found.next_kind(place) == "norm"
-    kinds = KINDS_OF_LAYER if normed else (*KINDS_OF_LAYER[:place], *KINDS_OF_LAYER[place + 1 :])
-    parts = found.take(name, kinds)
-    convolution_norm = parts.pop(place) if normed else None
+def _layer(name: str, reader: _Reader, placed: Part) -> Layer:
+    norm_at = KINDS_OF_LAYER.index("depthwise") + 1  # of the convolution's norm, which may be part of the convolution
+    normed = reader.next_kind(norm_at) == "norm"
+    kinds = KINDS_OF_LAYER if normed else (*KINDS_OF_LAYER[:norm_at], *KINDS_OF_LAYER[norm_at + 1 :])
+    parts = reader.take(name, kinds)
+    convolution_norm = parts.pop(norm_at) if normed else None
     norms = [part for part in parts if part.kind == "norm"]
     content, position = (part.weight for part in parts if part.kind == "offset")
     (depthwise,) = (part for part in parts if part.kind == "depthwise")
-    linears = [_linear(f"{name} product {at}", each) for at, each in enumerate(parts) if each.kind == "product"]
+    linears = [_linear(f"{name} product {at}", part) for at, part in enumerate(parts) if part.kind == "product"]
     if content.ndim != 2 or content.shape != position.shape:
         raise PublishedModelError(f"{name}: the offsets of queries have shapes {content.shape} and {position.shape}")
     return Layer(
@@ -213,11 +213,11 @@ def _parts(graph: OnnxGraph) -> Iterator[Part]:
 
 def _values_of_audio(graph: OnnxGraph) -> set[str]:
     """Return the names of the values that depend on the features, and not only on their shape."""
-    found = {graph.inputs[0].name}
+    names = {graph.inputs[0].name}
     for node in graph.nodes:
-        if node.op != "Shape" and found.intersection(node.inputs):
-            found.update(node.outputs)
-    return found
+        if node.op != "Shape" and names.intersection(node.inputs):
+            names.update(node.outputs)
+    return names
 
 
 def _convolution(node: Node, weight: Floats, bias: Floats | None) -> Part:
@@ -245,7 +245,7 @@ def _norm(graph: OnnxGraph, node: Node) -> Iterator[Part]:
         if root is None or root.op != "Sqrt" or root.inputs[0] not in graph.producers:
             return  # another division
         variance = graph.producers[root.inputs[0]]
-        epsilon = next((found for name in variance.inputs if (found := graph.number(name)) is not None), 0.0)
+        epsilon = next((constant for name in variance.inputs if (constant := graph.number(name)) is not None), 0.0)
         weight, scaled = _row_after(graph, node, "Mul")
         bias, _ = (None, None) if scaled is None else _row_after(graph, scaled, "Add")
     if weight is None:
@@ -315,13 +315,13 @@ def _check(weights: FastConformerWeights) -> None:
         *((hidden, sizes.feedforward), (sizes.feedforward, hidden)),
     ]
     for layer in weights.layers:
-        found = [linear.weight.shape for linear in layer.linears]
-        if found != wanted or layer.depthwise.weight.shape != (sizes.taps, hidden):
+        shapes = [linear.weight.shape for linear in layer.linears]
+        if shapes != wanted or layer.depthwise.weight.shape != (sizes.taps, hidden):
             raise PublishedModelError(f"{layer.linears[0].name}: its weights have other sizes than expected")
         if layer.content_offset.size != hidden or (hidden // sizes.heads) % 16:
             raise PublishedModelError(f"{sizes.heads} heads of {hidden // sizes.heads} numbers are not supported")
     reduced = halved(sizes.bins, 3) * sizes.channels
-    first, second, last = (each.weight.shape for each in weights.subsampling)
+    first, second, last = (linear.weight.shape for linear in weights.subsampling)
     if (first, second, last) != (*[(sizes.channels, sizes.channels)] * 2, (reduced, hidden)):
         raise PublishedModelError("the subsampling has other sizes than expected")
     if weights.prompt and weights.prompt[1].weight.shape != (sizes.prompted, hidden):

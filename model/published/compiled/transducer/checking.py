@@ -75,8 +75,8 @@ def _noise(reference: TransducerNetworks, compiled: TransducerNetworks, weights:
         contexts[0] = -1  # a new stream
     width = weights.joined if weights.frames is None else weights.frames.weight.shape[0]
     frames = dice.standard_normal((1, COMPARED, width)).astype(np.float32)
-    expected, found = (_results(each, contexts, symbols, frames) for each in (reference, compiled))
-    return max(noise_of(one, other) for one, other in zip(expected, found, strict=True))
+    expected, results = (_results(networks, contexts, symbols, frames) for networks in (reference, compiled))
+    return max(noise_of(one, other) for one, other in zip(expected, results, strict=True))
 
 
 def _results(

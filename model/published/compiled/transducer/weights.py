@@ -46,7 +46,8 @@ class TransducerWeights:
     @property
     def linears(self) -> tuple[Linear, ...]:
         """All linear layers."""
-        return (*self.prediction, *(each for each in (self.history, self.frames) if each is not None), self.scores)
+        mapped = (linear for linear in (self.history, self.frames) if linear is not None)
+        return (*self.prediction, *mapped, self.scores)
 
     @property
     def joined(self) -> int:
@@ -105,7 +106,7 @@ def _joiner(graph: OnnxGraph) -> tuple[Linear, Linear | None, Linear | None, str
     for name in total.inputs:
         linear = _linear(graph, name, "joiner part")
         parts[_moved(graph, name if linear is None else linear[1])] = None if linear is None else linear[0]
-    inputs = [each.name for each in graph.inputs]
+    inputs = [declared.name for declared in graph.inputs]
     if sorted(parts) != sorted(inputs):
         raise PublishedModelError("the joiner does not add a frame and the decoder's output")
     frame, history = (
@@ -126,7 +127,7 @@ def _embedding(graph: OnnxGraph) -> Floats:
 def _lstm(graph: OnnxGraph) -> list[Linear]:
     """Return inputs and state of each layer."""
     linears = []
-    for number, node in enumerate(each for each in graph.nodes if each.op == "LSTM"):
+    for number, node in enumerate(node for node in graph.nodes if node.op == "LSTM"):
         inward, backward, bias = (graph.constant(name) if name else None for name in (*node.inputs, "")[1:4])
         others = node.attributes.keys() - {"hidden_size", "direction"}
         if others or node.attributes.get("direction", b"forward") != b"forward" or any(node.inputs[7:]):
@@ -158,9 +159,9 @@ def _stateless(graph: OnnxGraph) -> tuple[int, Floats, tuple[Linear, ...], Linea
     groups = int(mixed.attributes.get("group", 1))
     inputs, size = group * groups, channels // groups
     weight = np.zeros((context, inputs, channels), np.float32)
-    for place in range(groups):
-        here, there = slice(place * group, (place + 1) * group), slice(place * size, (place + 1) * size)
-        weight[:, here, there] = kernel[there].transpose(2, 1, 0)
+    for number in range(groups):
+        columns, rows = slice(number * group, (number + 1) * group), slice(number * size, (number + 1) * size)
+        weight[:, columns, rows] = kernel[rows].transpose(2, 1, 0)
     offset = np.zeros(channels, np.float32) if bias is None else bias
     layer = Linear("decoder context", weight.reshape(context * inputs, channels), offset)
     return context, _embedding(graph), (layer,), None if projection is None else projection[0]
@@ -171,7 +172,7 @@ def _linear(graph: OnnxGraph, name: str, title: str) -> tuple[Linear, str] | Non
     node = _behind(graph, name)
     bias: Floats | None = None
     if node is not None and node.op == "Add":
-        constants = [graph.constant(each) for each in node.inputs]
+        constants = [graph.constant(operand) for operand in node.inputs]
         if (constants[0] is None) == (constants[1] is None):
             return None
         bias = constants[0] if constants[0] is not None else constants[1]

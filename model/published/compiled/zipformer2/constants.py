@@ -39,7 +39,7 @@ class GraphConstants:
     def __init__(self, graph: OnnxGraph) -> None:
         self.graph = graph
         self._products = iter(self._all_products())
-        self.convolutions = iter([each for each in graph.nodes if each.op == "Conv"])
+        self.convolutions = iter([node for node in graph.nodes if node.op == "Conv"])
         self.positions = iter([table for node in graph.nodes for table in self._position_table(node)])
         self.norms = iter([norm for node in graph.nodes for norm in self._norm(node)])
         self.bypasses = iter([scale for node in graph.nodes for scale in self._bypass(node)])
@@ -64,7 +64,7 @@ class GraphConstants:
         fits = weight.shape == shape and tuple(node.attributes.get("strides", strides)) == strides
         groups = node.attributes.get("group", 1)
         fits &= (groups == shape[0] if shape[1] == 1 and shape[0] != 8 else groups == 1) and len(bias) == shape[0]
-        fits &= all(each == 1 for each in node.attributes.get("dilations", []))
+        fits &= all(dilation == 1 for dilation in node.attributes.get("dilations", []))
         require(bool(fits), f"a convolution is {weight.shape} instead of {shape}")
         return np.asarray(weight, np.float32), np.asarray(bias, np.float32), node
 
@@ -128,8 +128,8 @@ class GraphConstants:
         """Yield the scales of before + (after - before) * scales, of the Mul."""
         if node.op != "Mul":
             return
-        for place, name in enumerate(node.inputs):
-            change = self.graph.producers.get(node.inputs[1 - place])
+        for position, name in enumerate(node.inputs):
+            change = self.graph.producers.get(node.inputs[1 - position])
             scale, total = self.graph.constant(name), self.graph.only_consumer(node.output)
             if scale is not None and scale.ndim == 1 and change is not None and change.op == "Sub":
                 known = total is not None and total.op == "Add" and change.inputs[1] in total.inputs

@@ -138,17 +138,17 @@ class Zipformer2Step:
         caches += [stack.taps // 2 * stack.width] * 2
         return [*map(self._arrays.keep, ends + convolved), *map(self._cache, caches)]
 
-    def _embedding_plan(self, given: Zipformer2Weights) -> plans.EmbeddingPlan:
-        embedding, bins = given.embedding, given.bins
+    def _embedding_plan(self, weights: Zipformer2Weights) -> plans.EmbeddingPlan:
+        embedding, bins = weights.embedding, weights.bins
         pairs, second = -(-bins // PAIR), reduced(bins)
         (first, *others), repeats = embedding.convolutions, (second, reduced(second))
-        weights = [_pairs(first[0]), *(weight.transpose(2, 3, 1, 0) for weight, _ in others)]
+        arrays = [_pairs(first[0]), *(weight.transpose(2, 3, 1, 0) for weight, _ in others)]
         biases = [np.tile(first[1], pairs * PAIR)]
         biases += [np.tile(bias, count) for (_, bias), count in zip(others, repeats, strict=True)]
-        w0, w1, w2 = map(self._arrays.keep, weights)
+        w0, w1, w2 = map(self._arrays.keep, arrays)
         b0, b1, b2 = map(self._arrays.keep, biases)
         return plans.EmbeddingPlan(
-            window=given.window,
+            window=weights.window,
             bins=bins,
             pairs=pairs,
             second_bins=second,
@@ -198,8 +198,8 @@ class Zipformer2Step:
             "final": rows * sizes.wide,
             "spare": head,
         }
-        lengths = {"inputs": inputs, "sums": sums, "hidden": hidden} | {name: 4 * each for name, each in floats.items()}
-        return offsets_of(lengths)
+        lengths = {name: 4 * count for name, count in floats.items()}
+        return offsets_of({"inputs": inputs, "sums": sums, "hidden": hidden} | lengths)
 
 
 def _packed_linears(weights: Zipformer2Weights, linears: Sequence[Linear]) -> list[Linear]:
@@ -213,10 +213,10 @@ def _packed_linears(weights: Zipformer2Weights, linears: Sequence[Linear]) -> li
 
 
 def _stack_plans(stacks: Sequence[Stack], keep: Any) -> list[plans.StackPlan]:
-    found: list[plans.StackPlan] = []
+    stack_plans: list[plans.StackPlan] = []
     for stack in stacks:
         slots = stack.left + stack.frames
-        found.append(
+        stack_plans.append(
             plans.StackPlan(
                 width=stack.width,
                 factor=stack.factor,
@@ -231,14 +231,14 @@ def _stack_plans(stacks: Sequence[Stack], keep: Any) -> list[plans.StackPlan]:
                 value_row=stack.heads * stack.value + LANES,
                 taps=stack.taps,
                 inner=3 * stack.width // 4,
-                first_layer=sum(each.layers for each in found),
+                first_layer=sum(plan.layers for plan in stack_plans),
                 layers=len(stack.layers),
                 downsampling=keep(stack.downsampling),
                 combination=0 if stack.combination is None else keep(stack.combination),
-                output=sum(each.width for each in found),
+                output=sum(plan.width for plan in stack_plans),
             )
         )
-    return found
+    return stack_plans
 
 
 def _pieces(widths: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -259,6 +259,6 @@ def _part(convolution: Depthwise, name: str) -> Floats:
 def _pairs(weight: Floats) -> Floats:
     """Return weights (8, 1, 3, 3) as (3 * 4, 2 * 8): four bins of each frame to two bins of outputs."""
     pairs = np.zeros((3, PAIR + 2, PAIR, len(weight)), np.float32)
-    for place in range(PAIR):
-        pairs[:, place : place + 3, place] = weight[:, 0].transpose(1, 2, 0)
+    for first in range(PAIR):
+        pairs[:, first : first + 3, first] = weight[:, 0].transpose(1, 2, 0)
     return pairs.reshape(3 * (PAIR + 2), PAIR * len(weight))

@@ -129,16 +129,16 @@ def read_weights(source: OnnxGraph, graph: Graph, contract: Contract) -> Zipform
     folded = fold_shapes(source)
     unknown = {node.op for node in folded.nodes} - OPERATIONS
     require(not unknown, f"it has nodes {', '.join(sorted(unknown))}")
-    found = GraphConstants(folded)
+    constants = GraphConstants(folded)
     frames = contract.shift // 2
-    embedding = _embedding(found, contract.window_shape[1])
-    stacks = tuple(_stacks(found, graph, frames))
-    downsampling = next(found.downsamplings)
+    embedding = _embedding(constants, contract.window_shape[1])
+    stacks = tuple(_stacks(constants, graph, frames))
+    downsampling = next(constants.downsamplings)
     require(downsampling.shape == (2,), "its output frames are not pairs of frames")
-    head = found.product("head", max(stack.width for stack in stacks), None)
+    head = constants.product("head", max(stack.width for stack in stacks), None)
     log_softmax = [node for node in folded.nodes if node.op == "LogSoftmax"]
     require(len(log_softmax) <= 1, "it has several outputs of log-probabilities")
-    found.check_empty()
+    constants.check_empty()
     _check_counts(folded, sum(len(stack.layers) for stack in stacks))
     return Zipformer2Weights(
         *contract.window_shape, frames, embedding, stacks, downsampling, head, log_probs=bool(log_softmax)
@@ -150,40 +150,40 @@ def reduced(bins: int) -> int:
     return (bins - 3) // 2 + 1
 
 
-def _embedding(found: GraphConstants, bins: int) -> Embedding:
+def _embedding(constants: GraphConstants, bins: int) -> Embedding:
     convolutions = []
     for shape, strides in zip(EMBED_SHAPES[:3], EMBED_STRIDES, strict=True):
-        weight, bias, node = found.convolution(shape, strides)
-        pads = [int(each) for each in node.attributes.get("pads", [0] * 4)]
+        weight, bias, node = constants.convolution(shape, strides)
+        pads = [int(pad) for pad in node.attributes.get("pads", [0] * 4)]
         require(pads == ([0, 1, 0, 1] if shape[1] == 1 else [0] * 4), f"a convolution {shape} pads by {pads}")
         convolutions.append((weight, bias))
-    depthwise = found.convolution(EMBED_SHAPES[3], (1, 1))
-    wide, narrow = (found.convolution(shape, (1, 1)) for shape in EMBED_SHAPES[4:])
+    depthwise = constants.convolution(EMBED_SHAPES[3], (1, 1))
+    wide, narrow = (constants.convolution(shape, (1, 1)) for shape in EMBED_SHAPES[4:])
     channels = EMBED_SHAPES[3][0]
-    out = found.product("encoder_embed.out", channels * reduced(reduced(bins)), None)
+    out = constants.product("encoder_embed.out", channels * reduced(reduced(bins)), None)
     return Embedding(
         tuple(convolutions),
         depthwise[:2],
         _pointwise("encoder_embed.convnext.pointwise_conv1", wide),
         _pointwise("encoder_embed.convnext.pointwise_conv2", narrow),
         out,
-        _next_norm(found, out.weight.shape[1]),
+        _next_norm(constants, out.weight.shape[1]),
     )
 
 
-def _pointwise(name: str, found: tuple[Floats, Floats, Node]) -> Linear:
-    weight, bias, _ = found
+def _pointwise(name: str, convolution: tuple[Floats, Floats, Node]) -> Linear:
+    weight, bias, _ = convolution
     return Linear(name, np.ascontiguousarray(weight[:, :, 0, 0].T), bias)
 
 
-def _next_norm(found: GraphConstants, width: int) -> Norm:
-    norm = next(found.norms, None)
+def _next_norm(constants: GraphConstants, width: int) -> Norm:
+    norm = next(constants.norms, None)
     require(norm is not None and len(norm.bias) == width, f"it has no norm of {width} channels")
     assert norm is not None
     return norm
 
 
-def _stacks(found: GraphConstants, graph: Graph, frames: int) -> Iterator[Stack]:
+def _stacks(constants: GraphConstants, graph: Graph, frames: int) -> Iterator[Stack]:
     rows = list(zip(*(graph.numbers(key) for key in SIZES), strict=True))
     longest = max(row[2] for row in rows)
     for number, (width, layers, left, heads, query, value, taps) in enumerate(rows):
@@ -191,22 +191,22 @@ def _stacks(found: GraphConstants, graph: Graph, frames: int) -> Iterator[Stack]
         require(left * factor == longest and frames % factor == 0, f"a left context of {left} frames is no fraction")
         require(left % (frames // factor) == 0, f"a left context of {left} frames is not a number of whole steps")
         sizes = (width, factor, frames // factor, left, heads, query, value, taps)
-        weights = next(found.downsamplings, np.zeros(0, np.float32)) if factor > 1 else np.ones(1, np.float32)
+        weights = next(constants.downsamplings, np.zeros(0, np.float32)) if factor > 1 else np.ones(1, np.float32)
         require(len(weights) == factor, f"stack {number} has another downsampling than its left context")
         names = (f"encoders.{number}.layers.{layer}" for layer in range(layers))
-        read = tuple(_layer(found, name, sizes) for name in names)
-        yield Stack(*sizes, read, weights, _next_bypass(found, width) if factor > 1 else None)
+        read = tuple(_layer(constants, name, sizes) for name in names)
+        yield Stack(*sizes, read, weights, _next_bypass(constants, width) if factor > 1 else None)
 
 
-def _layer(found: GraphConstants, name: str, sizes: tuple[int, ...]) -> Layer:
+def _layer(constants: GraphConstants, name: str, sizes: tuple[int, ...]) -> Layer:
     width, _, frames, left, heads, query, value, taps = sizes
-    positions = next(found.positions, np.zeros((0, 0, 0), np.float32))
-    place = positions.shape[1]
-    shape = heads, place, left + 2 * frames - 1
+    positions = next(constants.positions, np.zeros((0, 0, 0), np.float32))
+    position_size = positions.shape[1]
+    shape = heads, position_size, left + 2 * frames - 1
     require(positions.shape == shape, f"{name} has position scores of shape {positions.shape}, not {shape}")
     inner = 3 * width // 4
     outputs = {
-        "self_attn_weights.in_proj": (width, heads * (2 * query + place)),
+        "self_attn_weights.in_proj": (width, heads * (2 * query + position_size)),
         "nonlin_attention.in_proj": (width, 3 * inner),
         "nonlin_attention.out_proj": (inner, width),
     }
@@ -219,17 +219,17 @@ def _layer(found: GraphConstants, name: str, sizes: tuple[int, ...]) -> Layer:
     for part in PRODUCTS:
         last = products[-1].weight.shape[1] if products else 0
         ends = (width, None) if part.endswith("in_proj") else (last, width)
-        products.append(found.product(f"{name}.{part}", *outputs.get(part, ends)))
-    convolutions = _depthwise(found, width, taps, frames), _depthwise(found, width, taps, frames)
-    middle = _next_bypass(found, width)
-    norm = _next_norm(found, width)
-    return Layer(tuple(products), positions, convolutions, middle, norm, _next_bypass(found, width))
+        products.append(constants.product(f"{name}.{part}", *outputs.get(part, ends)))
+    convolutions = _depthwise(constants, width, taps, frames), _depthwise(constants, width, taps, frames)
+    middle = _next_bypass(constants, width)
+    norm = _next_norm(constants, width)
+    return Layer(tuple(products), positions, convolutions, middle, norm, _next_bypass(constants, width))
 
 
-def _depthwise(found: GraphConstants, width: int, taps: int, frames: int) -> Depthwise:
-    causal, causal_bias, _ = found.convolution((width, 1, taps // 2 + 1), (1,))
-    chunk, chunk_bias, node = found.convolution((width, 1, taps), (1,))
-    edge = found.edge(node)
+def _depthwise(constants: GraphConstants, width: int, taps: int, frames: int) -> Depthwise:
+    causal, causal_bias, _ = constants.convolution((width, 1, taps // 2 + 1), (1,))
+    chunk, chunk_bias, node = constants.convolution((width, 1, taps), (1,))
+    edge = constants.edge(node)
     require(edge.shape == (frames, width), f"a scale of edges has the shape {edge.shape}")
     require(list(node.attributes.get("pads", [])) == [taps // 2] * 2, "a convolution within the chunk is not centered")
     return Depthwise(_by_tap(causal), causal_bias, _by_tap(chunk), chunk_bias, edge)
@@ -240,22 +240,22 @@ def _by_tap(weight: Floats) -> Floats:
     return np.ascontiguousarray(weight[:, 0].T)
 
 
-def _next_bypass(found: GraphConstants, width: int) -> Floats:
-    scale = next(found.bypasses, np.zeros(0, np.float32))
+def _next_bypass(constants: GraphConstants, width: int) -> Floats:
+    scale = next(constants.bypasses, np.zeros(0, np.float32))
     require(len(scale) == width, f"a bypass has {len(scale)} channels, not {width}")
     return scale
 
 
 def _check_counts(graph: OnnxGraph, layers: int) -> None:
     """Raise: PublishedModelError if an operation does not occur as often as the layers need it."""
-    counts = Counter(each.op for each in graph.nodes)
+    counts = Counter(node.op for node in graph.nodes)
     expected = {"Softmax": layers, "Tanh": layers, "Sigmoid": 2 * layers}
     for name, count in expected.items():
         require(counts[name] == count, f"it has {counts[name]} nodes {name} instead of {count}")
     slopes = [
         node
         for node in graph.nodes
-        if node.op == "Mul" and any(abs((graph.number(each) or 0) - SWOOSH_SLOPE) < 1e-6 for each in node.inputs)
+        if node.op == "Mul" and any(abs((graph.number(node) or 0) - SWOOSH_SLOPE) < 1e-6 for node in node.inputs)
     ]
     count = 4 + 5 * layers
     require(len(slopes) == count, f"it has {len(slopes)} activations Swoosh instead of {count}")
