@@ -35,7 +35,7 @@ ALL_IN = ("--max-streams", "1024")
 ONE_PROCESS = ("--front-ends", "0")
 """Option for programs that look into the server's process: on four cores and more a server has several by default."""
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def serve_command(port: int, options: Sequence[str]) -> list[str]:
@@ -131,17 +131,19 @@ def is_ready(port: int) -> bool:
 
 def get(port: int, path: str) -> bytes:
     """Return the body of a page of the server on this port. Raises: OSError if unreachable or for an error status."""
-    with _direct.open(f"http://127.0.0.1:{port}{path}", timeout=ANSWER_WITHIN_S) as answer:
+    return get_page(f"http://127.0.0.1:{port}{path}", ANSWER_WITHIN_S)
+
+
+def get_page(url: str | urllib.request.Request, within_s: float) -> bytes:
+    """Return the body of the answer, never through a proxy. Raises: OSError as `get`."""
+    with _direct.open(url, timeout=within_s) as answer:
         body: bytes = answer.read()
     return body
 
 
 def post(port: int, path: str, within_s: float = READY_WITHIN_S) -> bytes:
     """Send an empty POST request and return the body. Raises: OSError if unreachable or for an error status."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method="POST")
-    with _direct.open(request, timeout=within_s) as answer:
-        body: bytes = answer.read()
-    return body
+    return get_page(urllib.request.Request(f"http://127.0.0.1:{port}{path}", method="POST"), within_s)
 
 
 def stop(process: subprocess.Popen[bytes], within_s: float = STOP_WITHIN_S) -> None:

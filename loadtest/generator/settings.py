@@ -58,8 +58,7 @@ class LoadSettings:
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
-        if not self.streams or not all(1 <= streams <= MAX_STREAMS for streams in self.streams):
-            raise BadSettings(f"streams {self.streams}: must be from 1 to {MAX_STREAMS}")
+        check_streams(self.streams)
         if not 0.0 < self.seconds <= MAX_SECONDS:
             raise BadSettings(f"seconds must be above 0 and at most {MAX_SECONDS:g}")
         if self.level_seconds and len(self.level_seconds) != len(self.streams):
@@ -82,6 +81,12 @@ class LoadSettings:
         """Streams and seconds of each level."""
         seconds = self.level_seconds or (self.seconds,) * len(self.streams)
         return tuple(zip(self.streams, seconds, strict=True))
+
+
+def check_streams(streams: tuple[int, ...]) -> None:
+    """Raises: BadSettings."""
+    if not streams or not all(1 <= count <= MAX_STREAMS for count in streams):
+        raise BadSettings(f"streams {streams}: must be from 1 to {MAX_STREAMS}")
 
 
 def parse_streams(text: str) -> tuple[int, ...]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import http.client
 import math
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.generator.measures import ServerFigures
-from loadtest.served import get
+from loadtest.served import get, get_page
 from tutti_asr_client.address import http_url
 
 TIMEOUT_S = 2.0
@@ -51,8 +50,6 @@ WANTED = (
     BATCH_SIZES,
 )
 
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
-
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
@@ -66,8 +63,8 @@ async def scrape_at(url: str, when_s: float, clock: Callable[[], float]) -> Scra
     """Scrape the server at `url` at time `when_s`; empty if it has no metrics."""
     await asyncio.sleep(when_s - clock())
     try:
-        text = await asyncio.to_thread(_fetch, http_url(url, "/metrics"))
-        values = read(text)
+        page = await asyncio.to_thread(get_page, http_url(url, "/metrics"), TIMEOUT_S)
+        values = read(page.decode())
     except (OSError, http.client.HTTPException, ValueError):  # no server, no such page, or not metrics
         values = {}
     return Scrape(clock(), values)
@@ -116,12 +113,6 @@ def _cores(spent_s: float | None, seconds: float) -> float | None:
 
 def _mib(size_bytes: float | None) -> float | None:
     return None if size_bytes is None else round(size_bytes / 2**20, 2)
-
-
-def _fetch(url: str) -> str:
-    with _direct.open(url, timeout=TIMEOUT_S) as answer:
-        body: bytes = answer.read()
-    return body.decode()
 
 
 def metrics_at(port: int) -> dict[str, float]:

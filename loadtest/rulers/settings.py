@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from loadtest.errors import BadSettings
-from loadtest.generator.settings import MAX_STREAMS
+from loadtest.generator.settings import check_streams
 
 STREAMS = (1, 100, 300)
 RECORDINGS = 100  # Source: the number of samples of pipecat's stt-benchmark
@@ -39,8 +39,7 @@ class RulerSettings:
 
     def __post_init__(self) -> None:
         """Raises: BadSettings."""
-        if not self.streams or not all(1 <= streams <= MAX_STREAMS for streams in self.streams):
-            raise BadSettings(f"streams {self.streams}: must be from 1 to {MAX_STREAMS}")
+        check_streams(self.streams)
         if not 1 <= self.recordings <= MAX_RECORDINGS:
             raise BadSettings(f"recordings {self.recordings}: must be from 1 to {MAX_RECORDINGS}")
         if self.per_connection < 1:

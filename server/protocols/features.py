@@ -9,6 +9,7 @@ Source: the signatures of deepgram-sdk 7.16.0 (`listen.v1`, `listen.v2`) and Dee
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from server.text.redaction_kinds import Redaction, kinds_of
 SHOWN = 64  # longest excerpt of client text in an error
 MAX_EXTRA, MAX_EXTRA_CHARACTERS = 32, 2_048  # pairs, and of each. Source: Deepgram's page on extra metadata
 OFF = frozenset({"false", "0"})
+NOTHING: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values of JSON that request nothing
 MAX_IGNORED = 32
 SAMPLE_RATES = range(8_000, 48_001)  # of encodings without a header
 LARGEST = 10**9 - 1  # number that `whole_number` parses
@@ -179,6 +181,18 @@ def own_parameters(
     return dict(values), [pair for pair in plain if pair[0] not in own]
 
 
+def split_query(pairs: Iterable[tuple[str, str]], own: Collection[str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Return a path's `own` parameters, one value each, and the others. Raises: BadParameter.
+
+    `pairs` are `in_plain_names`.
+    """
+    pairs = list(pairs)
+    chosen = [pair for pair in pairs if pair[0] in own]
+    check_single(chosen, ())
+    check_given(chosen)
+    return dict(chosen), [pair for pair in pairs if pair[0] not in own]
+
+
 def check_no_query(pairs: Iterable[tuple[str, str]]) -> None:
     """Refuse any parameter at a path that has none. Raises: BadParameter."""
     for name, _ in pairs:
@@ -249,6 +263,15 @@ def boolean(name: str, value: str) -> bool:
     if lowered not in {"true", "1", *OFF}:
         raise BadParameter(f"{name}: {value[:SHOWN]!r} is not valid; must be true or false")
     return lowered not in OFF
+
+
+def finite(value: str) -> float:
+    """Parse a number; not a number, which no bounds contain, if it is none or infinite."""
+    try:
+        number = float(value)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def whole_number(name: str, value: str, allowed: range) -> int:

@@ -25,6 +25,8 @@ RATES = {0x10: 8_000, 0x11: 12_000, 0x12: 16_000, 0x13: 24_000, 0x14: 32_000, 0x
 TOO_HIGH = (0x17, 0x18)
 SILENCE = bytes([0x10, 0x01, 0x40]) + bytes(320)
 """A frame of 20 ms."""
+END_FRAME = bytes([END, 0, 0])
+"""It ends the connection."""
 STOP = "stop"
 """Text message that ends the audio; others are a number, the rate of the audio that follows, and `dtmf` with a key."""
 
@@ -44,11 +46,6 @@ def parse_frame(received: bytearray) -> tuple[AudioSocketFrame, int] | int:
     if len(received) < size:
         return size
     return AudioSocketFrame(received[0], bytes(received[HEAD_BYTES:size])), size
-
-
-def encode_frame(kind: int, payload: bytes = b"") -> bytes:
-    """Return a frame."""
-    return bytes([kind]) + len(payload).to_bytes(2, "big") + payload
 
 
 class CallText(msgspec.Struct, omit_defaults=True):

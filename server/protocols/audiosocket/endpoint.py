@@ -32,6 +32,7 @@ from server.errors import (
 from server.protocols.audiosocket.adapter import (
     DTMF,
     END,
+    END_FRAME,
     ERROR,
     RATES,
     SILENCE,
@@ -41,7 +42,6 @@ from server.protocols.audiosocket.adapter import (
     UUID_BYTES,
     AudioSocketAdapter,
     AudioSocketFrame,
-    encode_frame,
     parse_frame,
 )
 from server.protocols.audiosocket.call_options import (
@@ -127,7 +127,7 @@ class AudioSocketPort:
 
 
 def _render(refusal: CountedRefusal, request_id: str) -> Response:
-    return Response(encode_frame(END), refusal.status, {"dg-request-id": request_id})  # the header is for the log line
+    return Response(END_FRAME, refusal.status, {"dg-request-id": request_id})  # the header is for the log line
 
 
 class CallSocket(StreamSocket[AudioSocketFrame]):
@@ -167,7 +167,7 @@ class CallSocket(StreamSocket[AudioSocketFrame]):
 
     def failure(self, code: int, why: str) -> bytes:  # noqa: ARG002 - the protocol has no error message; the log has it
         """Return the frame that ends the connection."""
-        return encode_frame(END)
+        return END_FRAME
 
     def handle(self, message: AudioSocketFrame) -> bool:
         """Handle a frame; those of an unknown kind are counted. Raises: BadFrame."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
-from server.protocols.features import problem_of
+from server.protocols.features import NOTHING, problem_of
 
 
 class WordOut(msgspec.Struct):
@@ -255,9 +255,6 @@ class CloseStream(msgspec.Struct, tag_field="type", tag="CloseStream", frozen=Tr
     """Flush and close."""
 
 
-_OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that turn a feature off
-
-
 class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True, forbid_unknown_fields=True):
     """Change settings during a stream; only `keyterms` can change.
 
@@ -278,9 +275,9 @@ class Configure(msgspec.Struct, tag_field="type", tag="Configure", frozen=True, 
             ("numerals", self.numerals),
             ("profanity_filter", self.profanity_filter),
         ]
-        wanted = {name: value not in _OFF for name, value in switches if value is not None}
+        wanted = {name: value not in NOTHING for name, value in switches if value is not None}
         changed = {name for name, on in wanted.items() if on is not in_force.get(name, False)}
-        others = {name for name in ("thresholds", "language_hints") if getattr(self, name) not in _OFF}
+        others = {name for name in ("thresholds", "language_hints") if getattr(self, name) not in NOTHING}
         return tuple(sorted(changed | others))
 
 

@@ -6,7 +6,6 @@ here are accepted, and listed in `ignored` if they request something.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from server.protocols.features import (
     check_given,
     check_single,
     extra_of,
+    finite,
     form_of,
     in_plain_names,
     named,
@@ -217,11 +217,7 @@ def check_query(
 
 def _check_number(name: str, value: str) -> None:
     """Raises: BadParameter."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
+    if not finite(value) >= 0:
         raise BadParameter(f"{name}: {value[:SHOWN]!r} is not valid; must be a number of at least 0")
 
 

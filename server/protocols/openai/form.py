@@ -5,7 +5,6 @@ Also which fields are read, ignored or refused. Source: `TranscriptionCreatePara
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +22,7 @@ from server.protocols.features import (
     boolean,
     check_given,
     check_single,
+    finite,
     in_plain_names,
     named,
     refuse_unsupported,
@@ -50,7 +50,6 @@ MAX_FIELDS = 256  # including key terms
 MAX_FIELD_BYTES = 65_536
 MAX_REFERENCE_BYTES = 4 * 2**20  # of a data URL: 10 s of 48 kHz, two channels, 16 bits
 FILE = "file"
-MAX_SHOWN = 64  # longest excerpt of a field name in an error
 STREAMED = (AnswerFormat.JSON, AnswerFormat.TEXT)  # formats whose content the events of `stream` have, too
 GRANULARITIES, NOT_WHOLE = ("word", "segment"), "body: the multipart form is incomplete or invalid"
 
@@ -197,7 +196,7 @@ class _Parts:
         if name == FILE:  # sent without a file name, or only with `filename*`
             self._take_file(name, value)
             return
-        title = name[:MAX_SHOWN] or "field"
+        title = name[:SHOWN] or "field"
         if len(self.fields) >= MAX_FIELDS:
             raise BadParameter(f"{title}: too many fields; at most {MAX_FIELDS} besides the file")
         most = MAX_REFERENCE_BYTES if name.startswith("known_speaker_references") else MAX_FIELD_BYTES
@@ -211,7 +210,7 @@ class _Parts:
 
     def _take_file(self, name: str, body: bytes) -> None:
         if name != FILE:
-            raise BadParameter(f"{name[:MAX_SHOWN] or 'field'}: files are accepted only in the field `file`")
+            raise BadParameter(f"{name[:SHOWN] or 'field'}: files are accepted only in the field `file`")
         if self.file is not None:
             raise BadParameter("file: sent more than once; send one recording per request")
         self.file = body
@@ -242,9 +241,5 @@ def _unsupported(name: str, value: str) -> Unsupported | None:
 
 def _check_temperature(value: str) -> None:
     """Raises: BadParameter."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= MAX_TEMPERATURE:
+    if not 0 <= finite(value) <= MAX_TEMPERATURE:
         raise BadParameter(f"temperature: {value[:SHOWN]!r} is not valid; must be from 0 to {MAX_TEMPERATURE:g}")

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from server.errors import BadFrame
-from server.protocols.features import problem_of
+from server.protocols.features import SHOWN, problem_of
 from server.protocols.openai.settings import ErrorCode, unknown_parameter
 
 
@@ -60,7 +60,6 @@ def _type_of(status: int) -> ErrorType:
     return ErrorType.SERVER if status >= 500 else ErrorType.INVALID_REQUEST
 
 
-MAX_ECHO = 64  # longest excerpt of client text in an error
 DELTA = "conversation.item.input_audio_transcription.delta"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
@@ -112,7 +111,7 @@ def parse_event(text: str) -> ClientEvent:
 def check_fields(event: ClientEvent, text: str) -> None:
     """Refuse an event of unknown type or with unknown fields. Raises: BadFrame."""
     if event.type not in FIELDS:
-        raise BadFrame(f"type: {event.type[:MAX_ECHO]!r} is not valid; must be one of {', '.join(FIELDS)}")
+        raise BadFrame(f"type: {event.type[:SHOWN]!r} is not valid; must be one of {', '.join(FIELDS)}")
     if type(event) is _Append and event.type == APPEND and event.session is UNSET:
         return
     known = FIELDS[event.type]

@@ -52,7 +52,6 @@ class ClientFrame(msgspec.Struct, frozen=True):
 COMMANDS = frozenset(ClientFrame.__struct_fields__)
 SETTINGS = frozenset(Config.__struct_fields__)
 IN_URL = {"model": "model=", REDACT: f"{REDACT}=", "spk_model": "spk=true"}
-OFF: tuple[object, ...] = (None, False, 0, "", "false", "0", [], {})  # values that request nothing
 
 
 def parse_frame(text: str, *, lenient: bool = False) -> tuple[ClientFrame, tuple[str, ...]]:
@@ -81,7 +80,7 @@ def _unsupported(fields: dict[str, object], known: frozenset[str], path: str, *,
     So are `model` and `redact` in `config`: they are set in the URL.
     """
     for name, value in fields.items():
-        if name in known or value in OFF:
+        if name in known or value in NOTHING:
             continue
         title = f"{path}{name[:MAX_NAME]}".encode("ascii", "replace").decode()
         if lenient and not name.casefold().startswith(NEVER_IGNORED):
