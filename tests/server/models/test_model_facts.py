@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import pickle
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +18,9 @@ from structlog.testing import capture_logs
 from batching.thread.step_token import StepToken
 from model import checkpoint
 from model.acoustic import log_probs_of
+from model.ctc.interface import Decoder, LogProbs
+from model.ctc.words import Word
+from model.facts import ModelFacts
 from model.recordings import read_pcm
 from model.speakers.slot_model import SpeakerWeights
 from model.vad.silero import SileroVad
@@ -25,6 +30,7 @@ from server.models.engine_source import EnginePlan, LocalEngines
 from server.models.loading import (
     WINDOWS,
     LoadedModel,
+    ModelCard,
     load_acoustic,
     load_auxiliary,
     load_decoders,
@@ -36,10 +42,88 @@ from server.processes.engine_host import EngineHost
 from server.recognition.engines import MakeEngine
 from server.recognition.steps import TOGETHER, Auxiliary
 from server.settings import Settings
-from tests.support.decoding.without_weights import NoEngines, decoded, decoded_without, other_process
 from tests.support.networks.published import probe_of
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.recognizers.spelling import SpellingModel, spell, spelling_decoder
+
+
+class NoEngines:
+    """The engines of a model whose steps are not computed here."""
+
+    gpu = None
+
+    def maker(self, plan: EnginePlan, step_token: StepToken | None, clock: Callable[[], float]) -> NoReturn:
+        raise AssertionError(f"no engine is made here: {plan.name}")
+
+    def warn_of_dependent_rows(self, reproducible: bool) -> None:
+        """Do nothing: the process with the weights checks them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a model with its decoders shows, and the words of one stream."""
+
+    name: str
+    languages: tuple[str, ...]
+    card: ModelCard
+    digests: dict[str, str]  # of its decoders
+    words: tuple[Word, ...]
+
+
+def decoded(model: LoadedModel, outputs: LogProbs) -> Decoded:
+    """Decode the outputs (T, …) of one stream."""
+    decoders: dict[str, Decoder] = {"": model.decoder, **model.grammars}
+    if model.accurate is not None:
+        decoders["accurate"] = model.accurate
+    decoders |= {f"accurate {name}": grammar for name, grammar in model.accurate_grammars.items()}
+    state: Any = model.decoder.start(model.facts.config.delay_frames)
+    model.decoder.advance([state], outputs[None])
+    digests = {name: decoder.digest for name, decoder in decoders.items()}
+    return Decoded(model.name, model.languages, model.card, digests, model.decoder.take(state))
+
+
+def other_process() -> ProcessPoolExecutor:
+    """Return a pool of one process, which has nothing of this one's memory."""
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
+def decoded_without(
+    weights: Iterable[Path],
+    facts: ModelFacts,
+    outputs: LogProbs,
+    pool: ProcessPoolExecutor,
+    *,
+    entry: ModelEntry | None,
+    settings: Settings,
+) -> Decoded:
+    """Decode in a pool's process, which fails if it opens one of the files `weights`, or loads torch.
+
+    Only for a transducer it may load graphs: its prediction network and its joiner.
+    """
+    return pool.submit(_decoded, facts, entry, settings, outputs, {f"{path}" for path in weights}).result()
+
+
+def _decoded(
+    facts: ModelFacts, entry: ModelEntry | None, settings: Settings, outputs: LogProbs, weights: set[str]
+) -> Decoded:
+    sys.addaudithook(_refusing(weights))
+    modules: dict[str, Any] = sys.modules
+    if facts.transducer is None:
+        modules["onnxruntime"] = None  # an import fails
+    elif modules.get("onnxruntime", ...) is None:
+        del modules["onnxruntime"]
+    found = decoded(load_decoders(facts, entry, settings, NoEngines()), outputs)
+    assert "torch" not in sys.modules
+    return found
+
+
+def _refusing(weights: set[str]) -> Callable[[str, tuple[Any, ...]], None]:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and f"{arguments[0]}" in weights:
+            raise AssertionError(f"{arguments[0]} is opened")
+
+    return hook
+
 
 SAMPLE = Path(__file__).parents[3] / "model" / "samples" / "demo.flac"
 OWN: dict[str, Any] = {"greedy": {"decoder": "greedy"}, "beam search": {"decoder": "beam"}}
