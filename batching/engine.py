@@ -91,8 +91,8 @@ class Engine(ModelThread):
         Raises: WrongInput; QueueFull if the model thread hangs.
         """
         if inputs.shape != self._input_shape or inputs.dtype != self._input_dtype:
-            wanted, given = f"{self._input_dtype} {self._input_shape}", f"{inputs.dtype} {inputs.shape}"
-            raise WrongInput(f"a step must be {wanted}, not {given}")
+            wanted, received = f"{self._input_dtype} {self._input_shape}", f"{inputs.dtype} {inputs.shape}"
+            raise WrongInput(f"a step must be {wanted}, not {received}")
         if (not self._ended and len(self._commands) < self._max_commands) or self._accepting():
             self._mail.put(_new_tuple(Step, (stream, inputs, tag, reset, self._clock())))
 

@@ -67,10 +67,10 @@ def examples(dice: np.random.Generator, count: int, drawn: list[list[Image]]) ->
     images = dice.integers(0, 60, (count, HEIGHT, CELL * LONGEST), np.uint8)
     words = np.full((count, LONGEST + 1), END)
     for image, caption in zip(images, words, strict=True):
-        for place in range(dice.integers(1, LONGEST + 1)):
+        for column in range(dice.integers(1, LONGEST + 1)):
             digit = int(dice.integers(10))
-            _draw(dice, drawn[digit][dice.integers(len(drawn[digit]))], image[:, CELL * place : CELL * (place + 1)])
-            caption[place] = 1 + digit
+            _draw(dice, drawn[digit][dice.integers(len(drawn[digit]))], image[:, CELL * column : CELL * (column + 1)])
+            caption[column] = 1 + digit
     return images.reshape(count, PIXELS), words
 
 
@@ -202,9 +202,9 @@ async def client(port: int) -> None:
     images, words = examples(np.random.default_rng(9), 200, glyphs(UNSEEN))
     answers = await asyncio.gather(*(asyncio.to_thread(post, port, image) for image in images))
     pairs = [(answer["caption"], text(list(caption))) for answer, caption in zip(answers, words, strict=True)]
-    for found, drawn in pairs[:5]:
-        typer.echo(f"drawn: {drawn:<20} caption: {found}")
-    wrong, largest = sum(found != drawn for found, drawn in pairs), answers[-1]["largest_batch"]
+    for recognized, drawn in pairs[:5]:
+        typer.echo(f"drawn: {drawn:<20} caption: {recognized}")
+    wrong, largest = sum(recognized != drawn for recognized, drawn in pairs), answers[-1]["largest_batch"]
     typer.echo(f"{len(pairs)} captions, {wrong} wrong; up to {largest} users in a batch")
 
 

@@ -54,7 +54,7 @@ def train(updates: int = UPDATES) -> Arrays:
     for _ in range(updates):
         values = torch.from_numpy((series(dice, SERIES, STEPS + max(HORIZONS)) - MIDDLE) / SPREAD)
         now = values[:, :STEPS, None]
-        ahead = torch.stack([values[:, each : STEPS + each] for each in HORIZONS], dim=2)  # (SERIES, STEPS, horizons)
+        ahead = torch.stack([values[:, lead : STEPS + lead] for lead in HORIZONS], dim=2)  # (SERIES, STEPS, horizons)
         outputs, _ = network["gru"](now)
         loss = nn.functional.mse_loss(now + network["head"](outputs), ahead)
         optimizer.zero_grad()
@@ -89,7 +89,7 @@ async def forecast(stream: Stream, device: str, value: float) -> list[Any]:
         answer = await stream.step(np.array([value], np.float32))
     except BatchingError as error:
         return [device, str(error)]
-    return [device, [round(float(each), 2) for each in answer.output], answer.late]
+    return [device, [round(float(forecast_value), 2) for forecast_value in answer.output], answer.late]
 
 
 def application(forecaster: Forecaster | None = None, devices: int = DEVICES) -> FastAPI:
@@ -129,16 +129,16 @@ async def client(port: int) -> None:
 
     async def gateway(number: int) -> tuple[NDArray[Any], int]:
         values = series(np.random.default_rng([7, number]), devices, steps + max(HORIZONS))  # (devices, steps)
-        found, late = [], 0
+        errors_by_step, late = [], 0
         async with connect(f"ws://127.0.0.1:{port}/gateway", proxy=None, max_size=None) as connection:
             for step in range(steps):
                 await connection.send(json.dumps([[str(i), float(value)] for i, value in enumerate(values[:, step])]))
                 answers = json.loads(await connection.recv())
                 late += sum(answer[2] for answer in answers)
-                ahead = np.stack([values[:, step + each] for each in HORIZONS], axis=1)  # (devices, horizons)
+                ahead = np.stack([values[:, step + lead] for lead in HORIZONS], axis=1)  # (devices, horizons)
                 errors = np.array([answer[1] for answer in answers]) - ahead, values[:, step, None] - ahead
-                found.append(np.abs(errors).mean(axis=1))  # (2, horizons)
-        return np.mean(found[DAY:], axis=0), late
+                errors_by_step.append(np.abs(errors).mean(axis=1))  # (2, horizons)
+        return np.mean(errors_by_step[DAY:], axis=0), late
 
     errors, late = zip(*await asyncio.gather(*map(gateway, range(4))), strict=True)
     typer.echo(f"{4 * devices * steps} forecasts of {4 * devices} devices, {sum(late)} later than their deadline")

@@ -127,14 +127,14 @@ class Typing:
     def _likeliest(self, scores: Floats) -> list[str]:
         """Words of one piece that continue the unfinished word, likeliest first."""
         begun = BEGIN_MARK + self._letters
-        found: list[str] = []
+        likeliest: list[str] = []
         for number in np.argsort(-scores, kind="stable"):
             piece = self._pieces.symbols[number]
             if piece.startswith(begun) and len(piece) > max(len(begun), len(BEGIN_MARK) + 1):
-                found.append(piece.removeprefix(BEGIN_MARK))
-                if len(found) == SUGGESTIONS:
+                likeliest.append(piece.removeprefix(BEGIN_MARK))
+                if len(likeliest) == SUGGESTIONS:
                     break
-        return found
+        return likeliest
 
 
 def application(model: LanguageModel | None = None, users: int = USERS) -> FastAPI:

@@ -60,8 +60,8 @@ def load_own(
             )
         return load_attention(path, threads=1 if threads is None else threads_of(threads))
     quantized, digest = checkpoint.load_quantized(path)
-    place = resolve_device(device)
-    precision = resolve_precision(precision, place, quantized=quantized is not None)
+    processor = resolve_device(device)
+    precision = resolve_precision(precision, processor, quantized=quantized is not None)
     if precision != "int8":
         from model.torch_model import TorchModel
 
@@ -86,7 +86,7 @@ def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) 
     slots = model.slots(capacity=ROWS, largest=ROWS)
     at_once = len(slots.inputs)
     steps_of = config.steps_of if model.facts.published else lambda samples: -(-samples // config.step_samples)
-    found: dict[int, NDArray[np.float32]] = {}
+    by_recording: dict[int, NDArray[np.float32]] = {}
     for first in range(0, len(recordings), at_once):
         members = longest_first[first : first + at_once]
         steps = [steps_of(len(recordings[at])) for at in members]
@@ -97,9 +97,9 @@ def log_probs_of(model: AcousticModel, recordings: Sequence[NDArray[np.int16]]) 
             slots.reset(slot)
         outputs = []
         for step in range(audio.shape[1]):
-            count = sum(each > step for each in steps)  # the first ones; the others have ended
+            count = sum(length > step for length in steps)  # the first ones; the others have ended
             slots.inputs[:count, : config.step_samples] = audio[:count, step]
             outputs.append(slots.run(range(count)))  # (B, frames_per_step, …)
         for slot, at in enumerate(members):
-            found[at] = np.concatenate([rows[slot] for rows in outputs[: steps[slot]]])
-    return [found[at] for at in range(len(recordings))]
+            by_recording[at] = np.concatenate([rows[slot] for rows in outputs[: steps[slot]]])
+    return [by_recording[at] for at in range(len(recordings))]

@@ -223,13 +223,13 @@ def state_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     products["conv0.product"] = (config.conv_channels, 2 * PAIRS * config.mel_bins)
     products["conv1.product"] = (hidden, 2 * PAIRS * config.conv_channels)
     products |= {f"grus.{i}.{side}": (3 * hidden, hidden) for i in range(config.layers) for side in GRU_SIDES}
-    found: dict[str, tuple[int, ...]] = {"lookahead.weight": (config.lookahead + 1, hidden)}
-    found |= {f"features.{name}": (config.mel_bins,) for name in ("mean", "scale")}
+    shapes: dict[str, tuple[int, ...]] = {"lookahead.weight": (config.lookahead + 1, hidden)}
+    shapes |= {f"features.{name}": (config.mel_bins,) for name in ("mean", "scale")}
     norms = ["norm", *(f"norms.{i}" for i in range(config.layers))]
-    found |= {f"{norm}.{part}": (hidden,) for norm in norms for part in ("weight", "bias")}
+    shapes |= {f"{norm}.{part}": (hidden,) for norm in norms for part in ("weight", "bias")}
     for module, shape in products.items():
-        found |= {f"{module}.weight": shape, f"{module}.bias": shape[:1]}
-    return found
+        shapes |= {f"{module}.weight": shape, f"{module}.bias": shape[:1]}
+    return shapes
 
 
 def _numbers(config: ModelConfig, arrays: Arrays) -> QuantizedNetwork:

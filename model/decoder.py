@@ -104,9 +104,9 @@ def grammars_of(facts: ModelFacts, beams: int | None = None, folder: Path | None
     begin = f"{config.language}-"
     paths = [*_grammar_files(GRAMMARS), *([] if folder is None else _grammar_files(folder))]
     named = {path.name.partition(".arpa")[0]: path for path in paths}
-    found = {name.removeprefix(begin): path for name, path in named.items() if name.startswith(begin)}
+    own = {name.removeprefix(begin): path for name, path in named.items() if name.startswith(begin)}
     searches = {}
-    for name, path in sorted(found.items()):
+    for name, path in sorted(own.items()):
         language = Language.load(path, config.phones, config.language)
         searches[name] = own_search(config, beams, language, keeps_blank=True)
         searches[name].warm_up()
@@ -317,5 +317,5 @@ def read_weights_path(path: Path, phones: Sequence[str], acoustic_model: str) ->
 
 def tuned_weights(path: Path, phones: Sequence[str], acoustic_model: str) -> DecodingWeights | None:
     """The weights tuned for a language model and an acoustic one, None where none were. Raises: ModelError."""
-    found = read_weights_path(path, phones, acoustic_model)
-    return DecodingWeights.load(found) if found.exists() else None
+    tuned = read_weights_path(path, phones, acoustic_model)
+    return DecodingWeights.load(tuned) if tuned.exists() else None

@@ -38,10 +38,10 @@ class Utterance:
 def read_manifest(path: Path, *, texts: bool = True) -> list[Utterance]:
     """Read one manifest; with `texts`, each row must have one. Raises: ManifestError naming file, line and key."""
     lines = read_lines(path, ManifestError)
-    found = [_utterance(path, number, line, texts) for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
+    utterances = [_utterance(path, number, line, texts) for number, line in enumerate(lines, 1) if line.strip()]
+    if not utterances:
         raise ManifestError(f"{path}: no recordings; a manifest must have a JSON object per line")
-    return found
+    return utterances
 
 
 def read_manifests(paths: Iterable[Path], *, texts: bool = True) -> list[Utterance]:
@@ -71,17 +71,17 @@ def _utterance(path: Path, number: int, line: str, texts: bool) -> Utterance:
 
 
 def _audio(row: Mapping[str, Any]) -> str:
-    given = {key: row[key] for key in AUDIO_KEYS if key in row}
-    if not given:
+    paths = {key: row[key] for key in AUDIO_KEYS if key in row}
+    if not paths:
         raise ValueError(f"audio: missing (or NeMo's audio_filepath); this line has {_keys(row)}")
-    for key, value in given.items():
+    for key, value in paths.items():
         if not isinstance(value, str) or not value or "\0" in value:
             raise ValueError(f"{key}: {_shown(value)} is not a path")
-    if len(set(given.values())) > 1:
+    if len(set(paths.values())) > 1:
         raise ValueError("audio and audio_filepath name different files; leave one out")
     if _seconds(row, "offset"):
         raise ValueError(f"offset: {_shown(row['offset'])}: parts of a file are not supported; cut the recording")
-    return str(next(iter(given.values())))
+    return str(next(iter(paths.values())))
 
 
 def _text(row: Mapping[str, Any], required: bool) -> str:

@@ -115,7 +115,7 @@ class TorchModel:
     @property
     def weight_bytes(self) -> int:
         """Size of the weights that a step reads, in bytes."""
-        return sum(each.numel() * each.element_size() for each in self.network.state_dict().values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.network.state_dict().values())
 
     def recurrent_product(self, rows: int) -> Callable[[], object]:
         """Return the largest product of a step, (rows, H) by (H, 3 H), on noise, for separate timing."""

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--published", action="store_true", help="the steps of published networks, too")
     parser.add_argument("--types", type=Path, help="write the argument types of what was used to this file")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     model, gru = load_own(device="cpu"), load_own(GRU, device="cpu")
     _timed("8-bit step with attention", lambda: model.slots(capacity=1, largest=1).run([0]), attention.step)
     if gru.facts.precision == "int8":
@@ -95,14 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _timed("beam search", search, kernel.advance_streams)
     _timed("voice detector", lambda: SileroVad.load().slots(capacity=1, largest=1).warm_up_step(1), vad.step)
     _timed("vectors of voices", lambda: load_speaker_model(1).run([0]), speakers.step)
-    if asked.published:
+    if options.published:
         _timed("features of published models", warm_up_published, add_samples)
         for function in PUBLISHED:
             name = function.__module__.rsplit(".", 2)[1]
             _timed(f"{function.__name__} of {name}", partial(precompile, function), function)
     _timed("punctuation tagger", lambda: shipped_tagger().warm_up(), tag_words)
-    if asked.types is not None:
-        asked.types.write_bytes(pickle.dumps(used_types()))
+    if options.types is not None:
+        options.types.write_bytes(pickle.dumps(used_types()))
 
 
 def warm_up_published() -> None:
@@ -146,8 +146,8 @@ def _read_ngrams() -> None:
 
 def used_types() -> list[tuple[str, str, list[Any]]]:
     """Return module, name and signatures of all entry points that this process has compiled or loaded."""
-    used = [each for each in ENTRY_POINTS if each.signatures]
-    return [(each.py_func.__module__, each.py_func.__qualname__, each.signatures) for each in used]
+    used = [entry for entry in ENTRY_POINTS if entry.signatures]
+    return [(entry.py_func.__module__, entry.py_func.__qualname__, entry.signatures) for entry in used]
 
 
 def precompile(function: Any) -> None:

@@ -178,16 +178,16 @@ class Worker:
     def _run(self, batch: tuple[Pending, ...]) -> None:
         streams, steps, ready_s, due_s, _, _ = zip(*batch, strict=True)
         _, inputs, tags, resets, _ = zip(*cast(tuple[Step, ...], steps), strict=True)
-        each = steps_each(batch)
-        members = streams if each == 1 else streams[::each]
+        per_stream = steps_each(batch)
+        members = streams if per_stream == 1 else streams[::per_stream]
         handles = self._states.handles(members)
         if any(resets):
-            for handle in itertools.compress(handles, resets[::each]):  # a reset step is the first of its chunk
+            for handle in itertools.compress(handles, resets[::per_stream]):  # a reset step is the first of its chunk
                 self._pool.reset(handle)
         try:
             with self._step_token.held():
                 started_s = self._clock()
-                outputs = self._step(handles, inputs, each)
+                outputs = self._step(handles, inputs, per_stream)
                 step_s = self._clock() - started_s
         except StepFailed as error:
             for stream in members:
@@ -206,7 +206,7 @@ class Worker:
                 step_s=step_s,
                 queued=self._batcher.queued,
                 background_waits=bool(self._batcher.queued) and self._batcher.background_waits(started_s),
-                steps=each,
+                steps=per_stream,
             )
         )
         if self._exports.waiting:  # before the next batch, which changes these states
@@ -214,9 +214,9 @@ class Worker:
         if not self._stepper.overlaps:
             self._deliver_held()
 
-    def _step(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray | bytes], each: int) -> np.ndarray:
+    def _step(self, handles: Sequence[Handle], inputs: Sequence[np.ndarray | bytes], per_stream: int) -> np.ndarray:
         try:
-            self._stepper.launch(handles, inputs, each)
+            self._stepper.launch(handles, inputs, per_stream)
         finally:
             if self._held:
                 self._deliver_held()

@@ -162,11 +162,11 @@ class RecoveringEngine:
         """
         if self._ended:
             raise EngineDown("the engine has ended") from self._failure
-        kept = KeptStream(checked_budget(budget_s), background, self._every_steps)
+        record = KeptStream(checked_budget(budget_s), background, self._every_steps)
         stream = next(self._ids)
-        self._streams[stream] = kept
+        self._streams[stream] = record
         if self._open:
-            self._open_here(stream, kept)
+            self._open_here(stream, record)
         return stream
 
     def push(self, stream: StreamId, inputs: np.ndarray, *, tag: object = None, reset: bool = False) -> None:
@@ -178,23 +178,23 @@ class RecoveringEngine:
         wanted = self._greeted().inputs
         if inputs.shape != wanted.shape or inputs.dtype != wanted.dtype:
             raise WrongInput(f"a step must be {wanted.dtype} {wanted.shape}, not {inputs.dtype} {inputs.shape}")
-        kept = self._find(stream)
-        if kept is None:
+        record = self._find(stream)
+        if record is None:
             return
-        if kept.pushed - kept.answered >= 2 * self._max_queued:
+        if record.pushed - record.answered >= 2 * self._max_queued:
             raise QueueFull(f"{2 * self._max_queued} steps of stream {stream} wait for an engine that does not respond")
         step = KeptStep(inputs, tag, reset, self._clock())
-        at_once = self._open and kept.all_sent and (kept.done >= kept.answered or self._has_room(kept))
-        kept.steps.append(step)
+        at_once = self._open and record.all_sent and (record.done >= record.answered or self._has_room(record))
+        record.steps.append(step)
         if at_once:
-            self._push_here(stream, kept, step)
+            self._push_here(stream, record, step)
 
     def export(self, stream: StreamId, tag: object = None) -> None:
         """Request the state after the steps pushed so far, for `StateExported`."""
-        kept = self._find(stream)
-        if kept is not None:
-            kept.exports.append(PendingExport(kept.pushed, tag, own=False))
-            self._send(stream, kept)
+        record = self._find(stream)
+        if record is not None:
+            record.exports.append(PendingExport(record.pushed, tag, own=False))
+            self._send(stream, record)
 
     def restore(self, stream: StreamId, state: bytes) -> None:
         """Set the stream's state to an exported one, for the steps pushed from now on.
@@ -204,27 +204,27 @@ class RecoveringEngine:
         """
         if len(state) != self.state_bytes:
             raise WrongState(f"the state has {len(state)} bytes, the model's have {self.state_bytes}")
-        kept = self._find(stream)
-        if kept is None:
+        record = self._find(stream)
+        if record is None:
             return
-        if kept.pushed > kept.answered or not all(export.own for export in kept.exports):
+        if record.pushed > record.answered or not all(export.own for export in record.exports):
             raise WrongState(f"stream {stream} waits for answers; a state cannot be restored then")
-        kept.restore(state)
-        self._send(stream, kept)
+        record.restore(state)
+        self._send(stream, record)
 
     def close(self, stream: StreamId) -> None:
         """Close a stream: drop its waiting steps, free its slot and deliver `StreamClosed`."""
         if self._ended:
             return
-        kept = self._streams.get(stream)
-        if kept is None or kept.closing:
+        record = self._streams.get(stream)
+        if record is None or record.closing:
             self._report_unknown(stream)
             return
-        kept.closing = True
-        kept.end()
+        record.closing = True
+        record.end()
         if self._open and self._connection is not None:
-            if not kept.opened:  # it failed on an earlier connection
-                self._open_here(stream, kept)
+            if not record.opened:  # it failed on an earlier connection
+                self._open_here(stream, record)
             self._connection.close(stream)
 
     # On the present connection:
@@ -237,53 +237,53 @@ class RecoveringEngine:
         self._hello = hello
         self._open = True
         self._away_since = None
-        closed = [stream for stream, kept in self._streams.items() if kept.closing]
+        closed = [stream for stream, record in self._streams.items() if record.closing]
         for stream in closed:
             del self._streams[stream]
-        for stream, kept in self._streams.items():
-            kept.reopen()
-            if kept.failed:
+        for stream, record in self._streams.items():
+            record.reopen()
+            if record.failed:
                 continue
-            self._open_here(stream, kept)
-            if kept.state is not None:
-                connection.restore(stream, kept.state)
-            self._send(stream, kept)
+            self._open_here(stream, record)
+            if record.state is not None:
+                connection.restore(stream, record.state)
+            self._send(stream, record)
         for event in map(StreamClosed, closed):
             self._deliver(event)
 
-    def _open_here(self, stream: StreamId, kept: KeptStream) -> None:
+    def _open_here(self, stream: StreamId, record: KeptStream) -> None:
         assert self._connection is not None
-        kept.opened = True
-        self._connection.open(stream, kept.budget_s, kept.background)
+        record.opened = True
+        self._connection.open(stream, record.budget_s, record.background)
 
-    def _push_here(self, stream: StreamId, kept: KeptStream, step: KeptStep) -> None:
+    def _push_here(self, stream: StreamId, record: KeptStream, step: KeptStep) -> None:
         assert self._connection is not None
         inputs, tag, reset, ready_s = step
         self._connection.push(stream, inputs, tag, reset, ready_s)
-        kept.sent += 1
+        record.sent += 1
 
-    def _has_room(self, kept: KeptStream) -> bool:
+    def _has_room(self, record: KeptStream) -> bool:
         """Whether the stream's queue in the engine has room for one more step, at worst."""
-        return kept.sent - kept.done < self._max_queued
+        return record.sent - record.done < self._max_queued
 
-    def _send(self, stream: StreamId, kept: KeptStream) -> None:
+    def _send(self, stream: StreamId, record: KeptStream) -> None:
         """Send what the stream's connection does not have yet, as far as the stream's queue in the engine has room."""
         connection = self._connection
-        if not self._open or connection is None or kept.closing:
+        if not self._open or connection is None or record.closing:
             return
-        if kept.restore_waits and kept.done == kept.sent:
-            assert kept.state is not None
-            kept.restore_waits = False
-            kept.sent = kept.done = kept.base
-            connection.restore(stream, kept.state)
-        while not kept.restore_waits:
-            while kept.asked < len(kept.exports) and kept.exports[kept.asked].position <= kept.sent:
-                connection.export(stream, kept.exports[kept.asked])
-                kept.asked += 1
-            if kept.sent == kept.pushed or not self._has_room(kept):
+        if record.restore_waits and record.done == record.sent:
+            assert record.state is not None
+            record.restore_waits = False
+            record.sent = record.done = record.base
+            connection.restore(stream, record.state)
+        while not record.restore_waits:
+            while record.asked < len(record.exports) and record.exports[record.asked].position <= record.sent:
+                connection.export(stream, record.exports[record.asked])
+                record.asked += 1
+            if record.sent == record.pushed or not self._has_room(record):
                 break
-            self._push_here(stream, kept, kept.steps[kept.sent - kept.base])
-        if kept.caught_up:
+            self._push_here(stream, record, record.steps[record.sent - record.base])
+        if record.caught_up:
             self._catching_up.discard(stream)
         else:
             self._catching_up.add(stream)
@@ -315,44 +315,44 @@ class RecoveringEngine:
         else:
             events = [batch]
             for stream in batch.streams:
-                kept = streams[stream]
-                kept.answered += 1
-                kept.done += 1
+                record = streams[stream]
+                record.answered += 1
+                record.done += 1
         for stream in batch.streams:
-            kept = streams[stream]
-            if kept.answered >= kept.export_at and kept.all_sent:
-                kept.export_at = math.inf
-                kept.exports.append(PendingExport(kept.pushed, None, own=True))
-                self._send(stream, kept)
+            record = streams[stream]
+            if record.answered >= record.export_at and record.all_sent:
+                record.export_at = math.inf
+                record.exports.append(PendingExport(record.pushed, None, own=True))
+                self._send(stream, record)
         for event in events:
             self._deliver(event)
 
     def _new_rows(self, batch: BatchDone) -> list[BatchDone]:
         """Count the answers, send more to streams that are catching up, and return the rows that are new."""
-        kept = [self._streams[stream] for stream in batch.streams]
-        new = [stream.take_answer() for stream in kept]
+        record = [self._streams[stream] for stream in batch.streams]
+        new = [stream.take_answer() for stream in record]
         for stream in self._catching_up.intersection(batch.streams):
             self._send(stream, self._streams[stream])
-        return [batch] if all(new) else chosen_rows(batch, new, [not stream.background for stream in kept])
+        return [batch] if all(new) else chosen_rows(batch, new, [not stream.background for stream in record])
 
     def _take_state(self, stream: StreamId, export: object, state: bytes) -> None:
         assert isinstance(export, PendingExport)
-        kept = self._streams[stream]
-        kept.exports.popleft()
-        kept.asked -= 1
-        if export.current and not kept.closing:
-            kept.adopt(export.position, state)
+        record = self._streams[stream]
+        record.exports.popleft()
+        record.asked -= 1
+        if export.current and not record.closing:
+            record.adopt(export.position, state)
         if not export.own:
             self._deliver(StateExported(stream, export.tag, state))
 
-    def _take_failure(self, event: StreamFailed, kept: KeptStream | None) -> None:
-        if kept is not None:
-            if kept.failed:  # reported on an earlier connection
+    def _take_failure(self, event: StreamFailed, record: KeptStream | None) -> None:
+        if record is not None:
+            if record.failed:  # reported on an earlier connection
                 return
-            kept.failed = True
-            kept.end()
-            kept.exports.clear()
-            kept.asked = 0
+            record.failed = True
+            record.end()
+            record.exports.clear()
+            record.asked = 0
             self._catching_up.discard(event.stream)
         self._deliver(event)
 
@@ -360,13 +360,13 @@ class RecoveringEngine:
 
     def _find(self, stream: StreamId) -> KeptStream | None:
         """Return the stream if it accepts calls; report one that is not open."""
-        kept = self._streams.get(stream)
-        if self._ended or (kept is not None and kept.failed):
+        record = self._streams.get(stream)
+        if self._ended or (record is not None and record.failed):
             return None
-        if kept is None or kept.closing:
+        if record is None or record.closing:
             self._report_unknown(stream)
             return None
-        return kept
+        return record
 
     def _report_unknown(self, stream: StreamId) -> None:
         self._later.append(StreamFailed(stream, UnknownStream(f"stream {stream} is not open")))

@@ -95,11 +95,11 @@ class Bias:
         words: dict[Letters, str] = {}
         silent: list[str] = []
         for phrase, boost in self.phrases:
-            each = [(word, tuple(pronounce(word))) for word in phrase.split()]
-            if not all(variants for _, variants in each):
+            pronounced = [(word, tuple(pronounce(word))) for word in phrase.split()]
+            if not all(variants for _, variants in pronounced):
                 silent.append(phrase)
-            words |= {phones: word for word, variants in each for phones in variants}
-            variants = itertools.product(*(variants for _, variants in each))
+            words |= {phones: word for word, variants in pronounced for phones in variants}
+            variants = itertools.product(*(variants for _, variants in pronounced))
             spoken |= dict.fromkeys(itertools.islice(variants, MAX_PRONUNCIATIONS), boost)
         return term_automaton(words, spoken, silent)
 

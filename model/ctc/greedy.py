@@ -105,7 +105,7 @@ class GreedyDecoder:
         if (
             read.version != VERSION
             or read.skip < 0
-            or not all(0 <= each < size for each in (read.previous, *read.symbols))
+            or not all(0 <= symbol < size for symbol in (read.previous, *read.symbols))
         ):
             raise ValueError("the saved state is damaged or not one of the greedy decoder")
         fields = msgspec.structs.asdict(read)
@@ -216,5 +216,5 @@ class GreedyDecoder:
 def best_path(log_probs: LogProbs, vocabulary: Sequence[str]) -> str:
     """Text of one whole utterance (T, outputs): the reference for the incremental decoder."""
     symbols = np.asarray(log_probs)[:, : len(vocabulary)].argmax(axis=1).tolist()
-    kept = [s for s, before in zip(symbols, [BLANK, *symbols], strict=False) if s not in (BLANK, before)]
-    return " ".join("".join(vocabulary[s] for s in kept).split())
+    path = [s for s, before in zip(symbols, [BLANK, *symbols], strict=False) if s not in (BLANK, before)]
+    return " ".join("".join(vocabulary[s] for s in path).split())

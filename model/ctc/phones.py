@@ -71,19 +71,19 @@ class PhoneLexicon:
 
 
 def _trie(phones: Sequence[str], lexicon: Lexicon, lm: LanguageModel) -> PhoneTrie:
-    place = {phone: column for column, phone in enumerate(phones)}
+    columns = {phone: column for column, phone in enumerate(phones)}
     unigrams = lm.trie.log_prob[1 : 1 + len(lm.words)]
-    words = {word: _columns(lexicon.pronounce(word.lower()), place) for word in lm.words if word[0] != "<"}
+    words = {word: _columns(lexicon.pronounce(word.lower()), columns) for word in lm.words if word[0] != "<"}
     most = len(words) if all(map(is_ideograph, words)) else MOST_ALIKE  # up to sixty characters share a syllable
     return build_phones(lm.words, unigrams, words, len(phones), most)
 
 
-def _columns(spoken: Sequence[Sequence[str]], place: dict[str, int]) -> tuple[Letters, ...]:
+def _columns(spoken: Sequence[Sequence[str]], columns: dict[str, int]) -> tuple[Letters, ...]:
     """Return the pronunciations that consist of the model's phones, as columns."""
-    return tuple(tuple(place[phone] for phone in phones) for phones in spoken if all(p in place for p in phones))
+    return tuple(tuple(columns[phone] for phone in phones) for phones in spoken if all(p in columns for p in phones))
 
 
 @lru_cache(maxsize=64)
 def _pronounced(phone_lexicon: PhoneLexicon, bias: Bias) -> TermAutomaton:
-    place = {phone: column for column, phone in enumerate(phone_lexicon.phones)}
-    return bias.in_phones(lambda word: _columns(phone_lexicon.lexicon.pronounce_term(word), place))
+    columns = {phone: column for column, phone in enumerate(phone_lexicon.phones)}
+    return bias.in_phones(lambda word: _columns(phone_lexicon.lexicon.pronounce_term(word), columns))

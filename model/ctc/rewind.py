@@ -139,8 +139,8 @@ class RewindDecoder(SearchDecoder, ABC):
 
     def copy(self, state: RewindState) -> RewindState:
         """Return an independent copy of a state. Raises: ReleasedState."""
-        kept, taken = state.kept.since(state.kept.begin), deque(state.taken)
-        return replace(state, first=self.search.copy(state.first), kept=kept, taken=taken)
+        frames, taken = state.kept.since(state.kept.begin), deque(state.taken)
+        return replace(state, first=self.search.copy(state.first), kept=frames, taken=taken)
 
     def take(self, state: RewindState, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment."""
@@ -158,9 +158,9 @@ class RewindDecoder(SearchDecoder, ABC):
 
         None if no part of it is kept.
         """
-        kept, words = state.kept, state.taken
-        earlier = [word for word in words if word.start_s < since_s or self._frame(word.start_s) < kept.begin]
-        begin = max(kept.begin, self._frame(earlier[-1].end_s) if earlier else 0)
+        frames, words = state.kept, state.taken
+        earlier = [word for word in words if word.start_s < since_s or self._frame(word.start_s) < frames.begin]
+        begin = max(frames.begin, self._frame(earlier[-1].end_s) if earlier else 0)
         if begin >= state.until:
             return None
         taken = tuple(words)[len(earlier) :]
@@ -252,10 +252,10 @@ def _terms_in(words: Sequence[Word], bias: Bias) -> Iterator[tuple[Word, ...]]:
 def _with_term(words: tuple[Word, ...], term: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return words with a key term replacing those that it covers."""
     begin_s, end_s = term[0].start_s, term[-1].end_s
-    kept = [word for word in words if not _covered(word, begin_s, end_s)]
-    before = [msgspec.structs.replace(word, end_s=min(word.end_s, begin_s)) for word in kept if word.start_s < begin_s]
+    rest = [word for word in words if not _covered(word, begin_s, end_s)]
+    before = [msgspec.structs.replace(word, end_s=min(word.end_s, begin_s)) for word in rest if word.start_s < begin_s]
     after = [
-        msgspec.structs.replace(word, start_s=max(word.start_s, end_s)) for word in kept if word.start_s >= begin_s
+        msgspec.structs.replace(word, start_s=max(word.start_s, end_s)) for word in rest if word.start_s >= begin_s
     ]
     return (*before, *term, *after)
 

@@ -94,10 +94,10 @@ class Tokens:
     @property
     def tags(self) -> Mapping[int, str]:
         """Languages by the number of the symbol with which a model says that the words before it are of one."""
-        found = (
+        matches = (
             (number, _TAG.fullmatch(symbol.removeprefix(WORD_START))) for number, symbol in enumerate(self.symbols)
         )
-        return {number: tag[1] for number, tag in found if tag is not None and tag[1] not in _NO_TAGS}
+        return {number: tag[1] for number, tag in matches if tag is not None and tag[1] not in _NO_TAGS}
 
     def word(self, numbers: Sequence[int]) -> str:
         """Return the text of one word's symbols, without bytes of incomplete UTF-8 sequences."""

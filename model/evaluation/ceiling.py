@@ -103,12 +103,12 @@ def read_ns(size: int) -> list[float]:
     """
     chain = _chain(size)
     follow(chain.ctypes.data, len(chain))  # compiles the loop and fills the caches
-    found: list[float] = []
+    rounds_ns: list[float] = []
     for _ in range(ROUNDS):
         began = time.perf_counter_ns()
         follow(chain.ctypes.data, READS)
-        found.append((time.perf_counter_ns() - began) / READS)
-    return found
+        rounds_ns.append((time.perf_counter_ns() - began) / READS)
+    return rounds_ns
 
 
 def _chain(size: int) -> np.ndarray:

@@ -34,7 +34,7 @@ def sample_recordings(sample_rate: int) -> list[PCM]:
 
     Recordings of other rates are left out: the resampler's order of summation depends on the processor.
     """
-    paths = [each.audio for each in read_manifest(SAMPLES)]
+    paths = [utterance.audio for utterance in read_manifest(SAMPLES)]
     return [read_pcm(path, sample_rate) for path in paths if soundfile.info(path).samplerate == sample_rate]
 
 

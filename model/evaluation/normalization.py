@@ -61,15 +61,15 @@ def one_sided(name: Normalization, references: Sequence[str], texts: Sequence[st
     Digits are listed if any recording has them on one side only; other kinds, if one side never has them. After
     `english` nothing is listed: what differs then was recognized wrongly.
     """
-    found: dict[str, OneSided] = {}
+    by_kind: dict[str, OneSided] = {}
     for kind in _KINDS_AFTER[name]:
         uses = _KINDS[kind]
         pairs = [(uses(reference), uses(text)) for reference, text in zip(references, texts, strict=True)]
         left, right = sum(reference for reference, _ in pairs), sum(text for _, text in pairs)
         differ = any(reference != text for reference, text in pairs)
         if differ and (kind == "digits" or not left or not right):
-            found[kind] = OneSided(references=left, transcripts=right)
-    return found
+            by_kind[kind] = OneSided(references=left, transcripts=right)
+    return by_kind
 
 
 def remedy(name: Normalization, kind: str) -> str:

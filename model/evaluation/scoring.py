@@ -23,8 +23,8 @@ def edit_distance(reference: Sequence[object], hypothesis: Sequence[object]) -> 
     row = list(range(len(hypothesis) + 1))
     for i, expected in enumerate(reference, 1):
         diagonal, row[0] = row[0], i
-        for j, found in enumerate(hypothesis, 1):
-            cost = diagonal if expected == found else 1 + min(diagonal, row[j], row[j - 1])
+        for j, recognized in enumerate(hypothesis, 1):
+            cost = diagonal if expected == recognized else 1 + min(diagonal, row[j], row[j - 1])
             diagonal, row[j] = row[j], cost
     return row[-1]
 
@@ -66,9 +66,9 @@ def score(reference: str, hypothesis: str) -> Score:
         kinds = _kinds(left, right)
         errors = sum(kinds)
         return Score(errors, len(left), errors, len(left), 1, *kinds)
-    expected, found = reference.split(), hypothesis.split()
-    left, right = " ".join(expected), " ".join(found)
-    kinds = _kinds(expected, found)
+    expected, recognized = reference.split(), hypothesis.split()
+    left, right = " ".join(expected), " ".join(recognized)
+    kinds = _kinds(expected, recognized)
     return Score(sum(kinds), len(expected), edit_distance(left, right), len(left), 1, *kinds)
 
 
@@ -116,8 +116,8 @@ def aligned(reference: Sequence[str], hypothesis: Sequence[str]) -> list[tuple[s
     rows = [list(range(len(hypothesis) + 1))]
     for i, expected in enumerate(reference, 1):
         row = [i]
-        for j, found in enumerate(hypothesis, 1):
-            row.append(min(rows[-1][j - 1] + (expected != found), rows[-1][j] + 1, row[-1] + 1))
+        for j, recognized in enumerate(hypothesis, 1):
+            row.append(min(rows[-1][j - 1] + (expected != recognized), rows[-1][j] + 1, row[-1] + 1))
         rows.append(row)
     pairs: list[tuple[str | None, str | None]] = []
     i, j = len(reference), len(hypothesis)
@@ -158,11 +158,11 @@ def intervals(scores: Sequence[Score]) -> dict[str, Interval | None]:
 
 def report_with_intervals(scored: Sequence[tuple[str, Score]]) -> dict[str, Any]:
     """JSON-ready figures of (source, score) of each recording: `report`, each error rate with its interval."""
-    found = report(pooled(scored))
-    found |= intervals([score for _, score in scored])
-    for name, figures in found["by_source"].items():
+    whole = report(pooled(scored))
+    whole |= intervals([score for _, score in scored])
+    for name, figures in whole["by_source"].items():
         figures.update(intervals([score for source, score in scored if source == name]))
-    return found
+    return whole
 
 
 def _limits(errors: NDArray[np.int64], lengths: NDArray[np.int64]) -> Interval:

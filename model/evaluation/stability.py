@@ -81,25 +81,25 @@ class Stability:
         }
 
     def _show(self, tokens: list[_Token], view: View) -> None:
-        for place, word in enumerate(view.words):
-            if place == len(tokens):
+        for index, word in enumerate(view.words):
+            if index == len(tokens):
                 tokens.append(self._new(word, view))
-            elif tokens[place].text != word.text:
-                self._replace(tokens, place, word, view)
+            elif tokens[index].text != word.text:
+                self._replace(tokens, index, word, view)
         if not view.final:  # words missing from a final may appear in the next segment
             self._take_back(tokens[len(view.words) :])
             del tokens[len(view.words) :]
 
-    def _replace(self, tokens: list[_Token], place: int, word: ShownWord, view: View) -> None:
-        token = tokens[place]
+    def _replace(self, tokens: list[_Token], index: int, word: ShownWord, view: View) -> None:
+        token = tokens[index]
         self.broken += token.stable_s is not None
-        last = place == len(tokens) - 1
+        last = index == len(tokens) - 1
         if last and word.text.startswith(token.text):
             token.text, token.text_s = word.text, view.cursor_s
             return
         self.changed += 1
         self.inside += not last
-        tokens[place] = self._new(word, view)
+        tokens[index] = self._new(word, view)
 
     def _new(self, word: ShownWord, view: View) -> _Token:
         self.shown += 1

@@ -55,11 +55,11 @@ class LetterToSound:
         groups: list[tuple[str, Phones | None, Sequence[int]]] = [("", None, range(len(places)))]
         while groups:  # a context, the phones of the longest shorter context, and the letters in this context
             context, inherited, cases = groups.pop()
-            found = Counter(pronounced[case] for case in cases)
-            said = min(found, key=lambda phones: (-found[phones], phones)) if context else None
+            counts = Counter(pronounced[case] for case in cases)
+            said = min(counts, key=lambda phones: (-counts[phones], phones)) if context else None
             if said is not None and said != inherited:
                 table[context] = said
-            if context and (len(found) == 1 or len(context) == len(offsets)):
+            if context and (len(counts) == 1 or len(context) == len(offsets)):
                 continue
             longer: defaultdict[str, list[int]] = defaultdict(list)
             for case in cases:
@@ -94,9 +94,9 @@ class LetterToSound:
         phones: list[str] = []
         for context in _contexts(word):
             for length in range(self._longest.get(context[:_START], _START - 1), 0, -1):
-                found = self.table.get(context[:length])
-                if found is not None:
-                    phones += found
+                spoken = self.table.get(context[:length])
+                if spoken is not None:
+                    phones += spoken
                     break
         return tuple(phones)
 
@@ -112,4 +112,4 @@ class RuleError(ValueError):
 def _contexts(word: str) -> Iterator[str]:
     """The longest context of each letter."""
     text = f"{_MARGIN}{word}{_MARGIN}"
-    return ("".join(_around(text[place : place + _WIDTH])) for place in range(len(word)))
+    return ("".join(_around(text[at : at + _WIDTH])) for at in range(len(word)))

@@ -147,8 +147,8 @@ class _Reader:
         return LexiconError(f"{self._path}:{max(self._next, 1)}: {what}; {_REMEDY}")
 
     def _count(self, name: str) -> int:
-        found, _, number = self._line().partition(" ")
-        if found != name or not (number.isascii() and number.isdigit()):
+        title, _, number = self._line().partition(" ")
+        if title != name or not (number.isascii() and number.isdigit()):
             raise self._error(f"expected '{name}' and their number")
         return int(number)
 
@@ -196,10 +196,10 @@ class KeptWords(Mapping[str, Pronunciations]):
         wanted, low, high = word.encode(errors="surrogatepass"), 0, len(self)
         while low < high:
             middle = (low + high) // 2
-            found, _, spoken = self._line(middle).partition(b"\t")
-            if found == wanted:
-                return tuple(tuple(each.split(" ")) for each in spoken.decode().split("\t"))
-            low, high = (middle + 1, high) if found < wanted else (low, middle)
+            entry, _, spoken = self._line(middle).partition(b"\t")
+            if entry == wanted:
+                return tuple(tuple(variant.split(" ")) for variant in spoken.decode().split("\t"))
+            low, high = (middle + 1, high) if entry < wanted else (low, middle)
         raise KeyError(word)
 
     def _line(self, number: int) -> bytes:
@@ -214,7 +214,7 @@ def kept_lexicon(path: Path) -> Lexicon:
     except OSError:
         return Lexicon.load(path)  # which says what is wrong
     places = [folder / f"{path.name}-{digest[:16]}{CACHE_SUFFIX}" for folder in cache_dirs(path)]
-    return kept(places, lambda place: _read_kept(place, digest), lambda: Lexicon.load(path), _write_kept)
+    return kept(places, lambda file: _read_kept(file, digest), lambda: Lexicon.load(path), _write_kept)
 
 
 def _read_kept(path: Path, digest: str) -> Lexicon:

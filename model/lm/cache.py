@@ -39,15 +39,15 @@ def kept(
     A place is skipped if `load` or `save` raises LanguageModelError or OSError: no such file, one of another version, a
     folder that cannot be written. If no place is writable, the result stays in memory. Raises: what `make` raises.
     """
-    for place in places:
+    for path in places:
         with contextlib.suppress(OSError, LanguageModelError):
-            return load(place)
+            return load(path)
     made = make()
-    for place in places:
+    for path in places:
         with contextlib.suppress(OSError, LanguageModelError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            save(made, place)
-            return load(place)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(made, path)
+            return load(path)
     return made
 
 
@@ -105,7 +105,7 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     content.flags.writeable = False
     try:
         header = json.loads(text)
-        arrays = {name: _view(content, place) for name, place in header["arrays"].items()}
+        arrays = {name: _view(content, entry) for name, entry in header["arrays"].items()}
         whole = len(content) == header["bytes"] and _checksum(arrays) == header["crc32"]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:  # the header may be any JSON
         raise LanguageModelError(f"{path} is damaged: {error}") from error
@@ -114,11 +114,11 @@ def read_cache(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     return header, arrays
 
 
-def _view(content: NDArray[np.uint8], place: Mapping[str, Any]) -> NDArray[Any]:
-    shape = tuple(place["shape"])
+def _view(content: NDArray[np.uint8], entry: Mapping[str, Any]) -> NDArray[Any]:
+    shape = tuple(entry["shape"])
     count = int(np.prod(shape))
-    dtype = np.dtype(place["dtype"])
-    return np.frombuffer(content, dtype, count, place["offset"]).reshape(shape)
+    dtype = np.dtype(entry["dtype"])
+    return np.frombuffer(content, dtype, count, entry["offset"]).reshape(shape)
 
 
 def _checksum(arrays: Arrays) -> int:

@@ -75,9 +75,7 @@ class LanguageModel:
             raise LanguageModelError(f"cannot read language model {path}: {error.strerror}") from error
         folders = default_dirs(path) if cache_dirs is None else cache_dirs
         places = [folder / f"{path.name}-{digest[:16]}{SUFFIX}" for folder in folders]
-        return kept(
-            places, lambda place: cls._from_cache(place, digest), lambda: cls._from_arpa(path, digest), cls.save
-        )
+        return kept(places, lambda file: cls._from_cache(file, digest), lambda: cls._from_arpa(path, digest), cls.save)
 
     @property
     def order(self) -> int:
@@ -95,8 +93,8 @@ class LanguageModel:
 
     def unigram(self, word: str) -> float:
         """Natural log-probability of a word without context; minus infinity for one outside the vocabulary."""
-        found = self._ids.get(word)
-        return -math.inf if found is None else float(self.trie.log_prob[1 + found])
+        word_id = self._ids.get(word)
+        return -math.inf if word_id is None else float(self.trie.log_prob[1 + word_id])
 
     def ids(self, words: Iterable[str]) -> NDArray[np.int32]:
         """Ids of words, (N,) int32."""

@@ -64,7 +64,7 @@ def build_phones(
 
     Of homophones the `most_alike` likeliest are kept. Raises: ValueError if no word has a pronunciation.
     """
-    pairs = {(tuple(each), word_id) for word_id, word in enumerate(words) for each in spoken.get(word, ()) if each}
+    pairs = {(tuple(said), word_id) for word_id, word in enumerate(words) for said in spoken.get(word, ()) if said}
     if not pairs:
         raise ValueError("no word of the language model has a pronunciation")
     likely_first = sorted(pairs, key=lambda pair: (-float(unigrams[pair[1]]), pair[1]))
@@ -73,6 +73,6 @@ def build_phones(
     order = np.argsort(at, kind="stable")  # keeps the words of a node sorted by likelihood
     ends = at[order]
     rank = np.arange(len(ends)) - np.searchsorted(ends, ends)
-    kept = rank < most_alike
-    first = np.searchsorted(ends[kept], np.arange(len(likeliest) + 1)).astype(np.int32)
-    return PhoneTrie(spelling, first, ids[order][kept], likeliest)
+    likely = rank < most_alike
+    first = np.searchsorted(ends[likely], np.arange(len(likeliest) + 1)).astype(np.int32)
+    return PhoneTrie(spelling, first, ids[order][likely], likeliest)

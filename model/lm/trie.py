@@ -89,10 +89,10 @@ def build_trie(tables: Sequence[NgramTable]) -> BackoffTrie:
 
 def find_rows(keys: Sequence[Keys], rows: IntArray, vocabulary: int) -> NDArray[np.int64]:
     """Index of each n-gram (n, k) within its level; all must exist."""
-    found = rows[:, 0].astype(np.int64)
+    index = rows[:, 0].astype(np.int64)
     for n in range(1, rows.shape[1]):
-        found = np.searchsorted(keys[n], found * vocabulary + rows[:, n])
-    return found
+        index = np.searchsorted(keys[n], index * vocabulary + rows[:, n])
+    return index
 
 
 def sorted_rows(rows: IntArray, limit: int) -> NDArray[np.int64]:
@@ -128,24 +128,24 @@ def _closed_levels(tables: Sequence[NgramTable]) -> tuple[list[NgramTable], list
     wanted = np.zeros((0, len(tables)), np.int32)
     for table in reversed(tables):
         ids = np.concatenate([table.ids, wanted])
-        given = np.arange(len(ids)) < len(table)
-        order = sorted_rows(np.column_stack([ids, ~given]), vocabulary)  # by words, a given row before an added one
-        ids, given = ids[order], given[order]
+        original = np.arange(len(ids)) < len(table)
+        order = sorted_rows(np.column_stack([ids, ~original]), vocabulary)  # by words, a given row before an added one
+        ids, original = ids[order], original[order]
         same = np.zeros(len(ids), np.bool_)
         same[1:] = (ids[1:] == ids[:-1]).all(axis=1)
-        if (same & given).any():
-            raise ValueError(f"duplicate {ids.shape[1]}-gram, word ids {ids[same & given][0].tolist()}")
-        kept = order[~same]
-        levels.insert(0, _padded(table, ids[~same], kept))
-        missing.insert(0, ~given[~same])
+        if (same & original).any():
+            raise ValueError(f"duplicate {ids.shape[1]}-gram, word ids {ids[same & original][0].tolist()}")
+        chosen = order[~same]
+        levels.insert(0, _padded(table, ids[~same], chosen))
+        missing.insert(0, ~original[~same])
         wanted = np.concatenate([ids[~same][:, :-1], ids[~same][:, 1:]])
     return levels, missing
 
 
-def _padded(table: NgramTable, ids: IntArray, kept: NDArray[np.int64]) -> NgramTable:
+def _padded(table: NgramTable, ids: IntArray, chosen: NDArray[np.int64]) -> NgramTable:
     log_prob, backoff = np.zeros(len(ids), np.float32), np.zeros(len(ids), np.float32)
-    given = kept < len(table)
-    log_prob[given], backoff[given] = table.log_prob[kept[given]], table.backoff[kept[given]]
+    original = chosen < len(table)
+    log_prob[original], backoff[original] = table.log_prob[chosen[original]], table.backoff[chosen[original]]
     return NgramTable(np.ascontiguousarray(ids), log_prob, backoff)
 
 

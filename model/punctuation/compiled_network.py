@@ -50,13 +50,13 @@ class CompiledNetwork:
     def logits(self, rows: Rows) -> FloatArray:
         """Logits (T, outputs) of the rows (T, 3) of a text's words."""
         words = len(rows)
-        found = np.empty((words, self.outputs), np.float32)
+        outputs = np.empty((words, self.outputs), np.float32)
         if words:
             offsets, size = _layout(words, self._model.channels)
             memory = aligned(size)
             first = int(memory.ctypes.data)
-            step.tag_words(rows, self._model, step.Work(*(first + offset for offset in offsets)), found)
-        return found
+            step.tag_words(rows, self._model, step.Work(*(first + offset for offset in offsets)), outputs)
+        return outputs
 
     def _packed(self, tensors: Arrays, embedding: int, channels: int) -> step.Model:
         keep = self._kept.keep
@@ -68,7 +68,7 @@ class CompiledNetwork:
             [keep(tensors[f"{name}.{kind}"]) for kind in ("weight", "bias")]
             for name in (*(f"{name}.norm" for name in names), "norm")
         ]
-        addresses = [keep(np.array(each, np.int64)) for each in (tables, linears, norms)]
+        addresses = [keep(np.array(group, np.int64)) for group in (tables, linears, norms)]
         return step.Model(embedding, channels, keep(np.zeros(channels, np.int32)), *addresses)
 
     def _linear(self, tensors: Arrays, name: str) -> step.Linear:

@@ -44,24 +44,24 @@ class Tagger:
 
         With `ends` the last mark ends a sentence; without it the sentence continues, and the last word has no mark.
         """
-        found: list[Labeled] = []
+        labels: list[Labeled] = []
         before = tuple(opening)
         for first in range(0, len(words), LONGEST):
             part = words[first : first + LONGEST]
-            found += self._tag(part, before, begins=not before, ends=ends and first + LONGEST >= len(words))
-            before = tuple(part) if found[-1].mark not in ENDS else ()
-        return found
+            labels += self._tag(part, before, begins=not before, ends=ends and first + LONGEST >= len(words))
+            before = tuple(part) if labels[-1].mark not in ENDS else ()
+        return labels
 
     def _tag(self, words: Sequence[str], opening: Sequence[str], *, begins: bool, ends: bool) -> list[Labeled]:
         logits = self.logits([*opening, *words])[len(opening) :]
         marks = logits[:, : len(MARKS)].argmax(axis=1).tolist()
         marks[-1] = (QUESTION if logits[-1, QUESTION] > logits[-1, PERIOD] else PERIOD) if ends else NONE
         capitals = (logits[:, len(MARKS)] > 0.0).tolist()
-        found = []
+        labels = []
         for word, mark, capital in zip(words, marks, capitals, strict=True):
-            found.append(Labeled(word, mark, begins or capital))
+            labels.append(Labeled(word, mark, begins or capital))
             begins = mark in ENDS
-        return found
+        return labels
 
 
 @cache

@@ -42,10 +42,10 @@ class Vocabulary:
 
     def rows(self, words: Sequence[str]) -> Rows:
         """Rows of word, ending and beginning for each word, (T, 3) int32."""
-        found: list[int] = []
+        features: list[int] = []
         for word in words:
-            found += self._features.get(word) or (UNKNOWN, *_parts(word))
-        return np.array(found, np.int32).reshape(-1, 3)
+            features += self._features.get(word) or (UNKNOWN, *_parts(word))
+        return np.array(features, np.int32).reshape(-1, 3)
 
 
 _BUCKETS = tuple(range(BUCKETS))  # one object for each number, as the features of a vocabulary share them

@@ -21,7 +21,7 @@ def sentences_of(text: str) -> list[str]:
     """
     plain = simplified(unicodedata.normalize("NFKC", text))
     parts = (part for part in _BREAK.split(plain) if part and not re.search("[A-Za-z]", part))
-    return [kept for part in parts if (kept := _OTHER.sub("", _said(part)))]
+    return [sentence for part in parts if (sentence := _OTHER.sub("", _said(part)))]
 
 
 def characters_of(text: str) -> str:

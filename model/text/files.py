@@ -36,8 +36,8 @@ def read_text(path: Path, refusal: Refusal) -> str:
         text = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        found = content[error.start]
-        raise refusal(f"{path}:{line}: byte 0x{found:02x} is not UTF-8; save the file as UTF-8") from None
+        value = content[error.start]
+        raise refusal(f"{path}:{line}: byte 0x{value:02x} is not UTF-8; save the file as UTF-8") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise refusal(

@@ -33,9 +33,9 @@ def comparable(text: str) -> str:
     """
     text = straight_apostrophes(plain(text))
     letters = text if text.islower() and text.isascii() else unicodedata.normalize("NFC", text.lower())
-    points = {found.start() for found in _POINT.finditer(letters)}
-    kept = (c if c == "'" or at in points or _is_word(c) else " " for at, c in enumerate(letters))
-    return " ".join(found for word in "".join(kept).split() if (found := _unquoted(word)))
+    points = {point.start() for point in _POINT.finditer(letters)}
+    spaced = (c if c == "'" or at in points or _is_word(c) else " " for at, c in enumerate(letters))
+    return " ".join(unquoted for word in "".join(spaced).split() if (unquoted := _unquoted(word)))
 
 
 def straight_apostrophes(text: str) -> str:

@@ -62,7 +62,7 @@ def spoken(text: str) -> str:
     if has_ideographs(plain):
         plain = ideographs_apart(expand_chinese_numbers(plain))
     else:
-        plain = _SHORT_RE.sub(lambda found: _SHORT[found[0]], expand_numbers(plain))
+        plain = _SHORT_RE.sub(lambda short: _SHORT[short[0]], expand_numbers(plain))
         for sign, word in _SIGNS.items():
             plain = plain.replace(sign, f" {word} ")
     return " ".join(_EDGES.sub(" ", _REST.sub(" ", plain.replace("-", " "))).split())
@@ -131,10 +131,10 @@ def _integer(digits: str) -> str:
 def _below_ten_thousand(value: int, *, padded: bool) -> str:
     """Spoken form of 0 <= value < 10,000; `padded` if digits precede it, so that a zero in front is spoken as 零."""
     said = ""
-    for place in (3, 2, 1, 0):
-        digit = value // 10**place % 10
+    for power in (3, 2, 1, 0):
+        digit = value // 10**power % 10
         if digit:
-            said += _DIGITS[digit] + _PLACES[place]
-        elif value % 10**place and (said or padded) and not said.endswith("零"):
+            said += _DIGITS[digit] + _PLACES[power]
+        elif value % 10**power and (said or padded) and not said.endswith("零"):
             said += "零"
     return said

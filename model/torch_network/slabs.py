@@ -28,18 +28,18 @@ class Slabs:
         }
         self._device = device
         flat = [slab.flatten().view(torch.uint8) for slab in self.tensors.values() if slab.numel()]
-        sizes = [len(each) // rows for each in flat]
+        sizes = [len(memory) // rows for memory in flat]
         self.row_bytes = sum(sizes)
         # Each slab's memory as bytes, and the size of its rows. On a CPU a memoryview, whose copies never release the
         # interpreter lock.
         on_cpu = device.type == "cpu"
         self._bytes: list[tuple[Any, int]] = [
-            (each.numpy().data if on_cpu else each, size) for each, size in zip(flat, sizes, strict=True)
+            (memory.numpy().data if on_cpu else memory, size) for memory, size in zip(flat, sizes, strict=True)
         ]
 
     def copy_out(self, row: int) -> bytes:
         """Return a copy of a row of all tensors, `row_bytes` bytes, in the order of the spec."""
-        rows = [each[row * size : (row + 1) * size] for each, size in self._bytes]
+        rows = [memory[row * size : (row + 1) * size] for memory, size in self._bytes]
         if self._device.type == "cpu" or not rows:
             return b"".join(rows)
         whole: NDArray[np.uint8] = torch.cat(rows).cpu().numpy()  # one copy to the host
@@ -51,6 +51,6 @@ class Slabs:
         if self._device.type != "cpu":
             whole = torch.from_numpy(np.frombuffer(values, np.uint8).copy()).to(self._device)
         end = 0
-        for each, size in self._bytes:
+        for memory, size in self._bytes:
             begin, end = end, end + size
-            each[row * size : (row + 1) * size] = whole[begin:end]
+            memory[row * size : (row + 1) * size] = whole[begin:end]

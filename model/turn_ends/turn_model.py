@@ -50,11 +50,11 @@ class TurnModel:
 
     def _check(self, graph: Graph) -> None:
         """Raises: CheckpointError."""
-        inputs = [(each.name, each.type, each.shape) for each in graph.inputs]
+        inputs = [(value.name, value.type, value.shape) for value in graph.inputs]
         if len(inputs) != 1 or not _fits(*inputs[0]):
-            shown = ", ".join(f"{name} {kind} {list(shape)}" for name, kind, shape in inputs)
+            described = ", ".join(f"{name} {kind} {list(shape)}" for name, kind, shape in inputs)
             raise CheckpointError(
-                f"turn model {graph.path}: input is {shown}; expected {INPUT} tensor(float) "
+                f"turn model {graph.path}: input is {described}; expected {INPUT} tensor(float) "
                 f"[batch, {BANDS}, {FRAMES}], as Smart Turn v3 has"
             )
         try:

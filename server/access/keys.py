@@ -60,19 +60,19 @@ class Key:
         return base64.urlsafe_b64encode(hashlib.sha256(b"tutti key" + self.digest).digest()[:12]).decode()
 
 
-def read_secrets(kind: str, given: Iterable[str], file: Path | None) -> list[tuple[str, str]]:
-    """Return the given secrets, then those of a file, each with a location for error messages.
+def read_secrets(kind: str, first: Iterable[str], file: Path | None) -> list[tuple[str, str]]:
+    """Return the first secrets, then those of a file, each with a location for error messages.
 
     A file has one secret per line; blank lines and lines that begin with `#` are skipped. Raises: SettingsError.
     """
-    secrets = [(f"{kind} {number}", secret) for number, secret in enumerate(given, start=1)]
+    secrets = [(f"{kind} {number}", secret) for number, secret in enumerate(first, start=1)]
     if file is None:
         return secrets
     lines = [line.strip() for line in read_lines(file, SettingsError)]
-    found = [(f"{file}:{number}", line) for number, line in enumerate(lines, start=1) if line and line[0] != "#"]
-    if not found:
+    in_file = [(f"{file}:{number}", line) for number, line in enumerate(lines, start=1) if line and line[0] != "#"]
+    if not in_file:
         raise SettingsError(f"{file}: contains no key; add one per line")
-    return secrets + found
+    return secrets + in_file
 
 
 def write_private(file: Path, content: bytes) -> None:
@@ -92,13 +92,13 @@ def write_private(file: Path, content: bytes) -> None:
 def parse_keys(lines: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
     """Parse lines of a keys file, each with its location. Raises: SettingsError with the location, not the content."""
     keys: dict[bytes, Key] = {}
-    for place, line in lines:
+    for location, line in lines:
         try:
             key = _parse_line(line.partition("#")[0].split())
         except ValueError as error:
-            raise SettingsError(f"{place}: {error}") from None
+            raise SettingsError(f"{location}: {error}") from None
         if key.digest in keys:
-            raise SettingsError(f"{place}: duplicate digest; remove one of the two lines")
+            raise SettingsError(f"{location}: duplicate digest; remove one of the two lines")
         keys[key.digest] = key
     return tuple(keys.values())
 
@@ -186,8 +186,8 @@ class Credentials:
     @classmethod
     def of_header_or_query(cls, connection: HTTPConnection) -> Credentials:
         """Return the key in the header, else in `?key=`, for protocols whose clients cannot set headers."""
-        given = cls.read(connection.headers.get("authorization"), ())
-        return given if given.key is not None else cls(connection.query_params.get("key"), None)
+        in_header = cls.read(connection.headers.get("authorization"), ())
+        return in_header if in_header.key is not None else cls(connection.query_params.get("key"), None)
 
     def __repr__(self) -> str:
         """Return a text without the key, for tracebacks and logs."""
@@ -261,12 +261,12 @@ class KeyRing:
 
     def _owner(self, secret: str) -> Caller | None:
         """Return the owner of a key; all digests are compared, in constant time."""
-        given = hashlib.sha256(secret.encode(errors="backslashreplace")).digest()
-        found: Caller | None = None
+        digest = hashlib.sha256(secret.encode(errors="backslashreplace")).digest()
+        owner: Caller | None = None
         for key in self._keys:
-            if hmac.compare_digest(given, key.digest):
-                found = Caller(key)
-        return found
+            if hmac.compare_digest(digest, key.digest):
+                owner = Caller(key)
+        return owner
 
     def _issuer(self, key_id: str) -> Caller | None:
         """Return the caller for a token of this key, None if the key is no longer accepted."""

@@ -77,16 +77,16 @@ def is_private_name(host: str) -> bool:
     return True
 
 
-def check_origin(given: Sequence[str], host: str, allowed: AbstractSet[str], *, keyless: bool) -> None:
+def check_origin(headers: Sequence[str], host: str, allowed: AbstractSet[str], *, keyless: bool) -> None:
     """Check that a page was served by this server or its origin is allowed. Raises: NotAllowed.
 
-    `given` are the request's `Origin` headers, `host` is its `Host`; `keyless`: the server needs no key. The scheme is
-    not compared: a proxy that terminates TLS changes it.
+    `headers` are the request's `Origin` headers, `host` is its `Host`; `keyless`: the server needs no key. The scheme
+    is not compared: a proxy that terminates TLS changes it.
     """
-    if not given or ANY in allowed:
+    if not headers or ANY in allowed:
         return
     try:
-        (text,) = given
+        (text,) = headers
         origin = origin_of(text)
     except ValueError:
         raise NotAllowed("the Origin header is invalid") from None

@@ -34,11 +34,11 @@ class Tokens:
 
     def __init__(self, secrets_: Iterable[str]) -> None:
         """Without secrets one is generated, whose tokens only this process accepts. Raises: SettingsError."""
-        given = tuple(secrets_)
-        if any(len(secret.encode()) < MIN_SECRET_BYTES for secret in given):
+        chosen = tuple(secrets_)
+        if any(len(secret.encode()) < MIN_SECRET_BYTES for secret in chosen):
             raise SettingsError(f"token keys must have at least {MIN_SECRET_BYTES} bytes")
-        self._secrets = given or (secrets.token_urlsafe(MIN_SECRET_BYTES),)
-        self._own = not given
+        self._secrets = chosen or (secrets.token_urlsafe(MIN_SECRET_BYTES),)
+        self._own = not chosen
 
     def mint(self, key_id: str, ttl_s: int, now_s: float) -> str:
         """Return a signed token for a key; `now_s` is in seconds since 1970."""

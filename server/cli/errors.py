@@ -96,8 +96,8 @@ class OneLineErrors(TyperGroup):
 def _of_file(error: Exception) -> OSError | None:
     """Return an error about a file; of a group of tasks the first one, if all its errors are about files."""
     if isinstance(error, ExceptionGroup):
-        found = [_of_file(exception) for exception in error.exceptions]
-        return found[0] if all(found) else None
+        causes = [_of_file(exception) for exception in error.exceptions]
+        return causes[0] if all(causes) else None
     return error if isinstance(error, OSError) and error.filename is not None else None
 
 

@@ -106,7 +106,7 @@ def evaluate(
     query |= {"finals": finals} if finals else {}
     query |= {"interim_stability": interim_stability} if interim_stability else {}
     query |= {"language": language} if language and url is not None else {}
-    asked = Asked(
+    options = Asked(
         *(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value, normalize.value),
         against=_whisper_folder(against),
         language=language,
@@ -117,10 +117,10 @@ def evaluate(
     try:
         if url is not None:
             _refuse({**ours, "codec": codec, "against": against})
-            run_remote(asked, url, api_key)
+            run_remote(options, url, api_key)
         else:
             announce_compilation()
-            run_local(asked, combinations(ours, concurrency))
+            run_local(options, combinations(ours, concurrency))
     except (ModelError, SettingsError, EvaluationFailed) as error:
         fail(error)
     except KeyboardInterrupt:
@@ -163,6 +163,6 @@ def _whisper_folder(against: str | None) -> Path | None:
 
 def _refuse(options: dict[str, Any]) -> None:
     """Reject options that the running server determines. Raises: typer.BadParameter."""
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
-    if given:
-        raise typer.BadParameter(f"{', '.join(given)}: cannot be combined with --url; the server determines it")
+    refused = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if refused:
+        raise typer.BadParameter(f"{', '.join(refused)}: cannot be combined with --url; the server determines it")

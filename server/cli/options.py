@@ -97,9 +97,11 @@ def same_options_as(other: Callable[..., None]) -> Callable[[Command], Command]:
         own = inspect.signature(command, eval_str=True)
         shared = inspect.signature(other, eval_str=True).parameters
         first = [
-            each for name, each in own.parameters.items() if name not in shared and each.kind is not each.VAR_KEYWORD
+            parameter
+            for name, parameter in own.parameters.items()
+            if name not in shared and parameter.kind is not parameter.VAR_KEYWORD
         ]
-        parameters = sorted([*first, *shared.values()], key=lambda each: each.kind)  # those by position first
+        parameters = sorted([*first, *shared.values()], key=lambda parameter: parameter.kind)  # those by position first
         command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
@@ -183,8 +185,8 @@ class SettingsCommand(CheckedCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        given = {option.name: ctx.params.pop(option.name) for option in _options_of_settings()}
-        ctx.obj = settings_from(given)
+        options = {option.name: ctx.params.pop(option.name) for option in _options_of_settings()}
+        ctx.obj = settings_from(options)
         return super().invoke(ctx)
 
 
@@ -300,9 +302,9 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     from server.settings import Settings
 
     unset: tuple[Any, ...] = (None, [], ())  # () is typer's empty list
-    given = {name: value for name, value in options.items() if value not in unset}
+    chosen = {name: value for name, value in options.items() if value not in unset}
     try:
-        return Settings(**given)
+        return Settings(**chosen)
     except ValidationError as error:
         *others, last = problems_of(error)
         for problem in others:

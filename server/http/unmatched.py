@@ -102,12 +102,12 @@ def _wrong_method(method: str, allowed: str, *, is_socket: bool) -> Refused:
 
 def _allowed(app: FastAPI, scope: Scope) -> list[str]:
     """Return the methods with a route for the path of a request."""
-    found = []
+    methods = []
     for method in METHODS:
-        asked = {**scope, "method": method}
-        if any(route.matches(asked)[0] is Match.FULL for route in app.router.routes):
-            found += [method, "HEAD"] if method == HTTPMethod.GET else [method]
-    return found
+        scope_of_method = {**scope, "method": method}
+        if any(route.matches(scope_of_method)[0] is Match.FULL for route in app.router.routes):
+            methods += [method, "HEAD"] if method == HTTPMethod.GET else [method]
+    return methods
 
 
 def _render(path: str, refusal: CountedRefusal) -> Response:

@@ -136,8 +136,8 @@ class ModelNames:
         except BadParameter as error:
             raise BadParameter(str(error).replace("language: ", f"{parameter}: ", 1)) from error
         if len(served) > 1:
-            shown = ", ".join(languages)[:SHOWN]
-            raise BadParameter(f"{parameter}: {shown!r} need several models ({', '.join(sorted(served))}); name one")
+            names = ", ".join(languages)[:SHOWN]
+            raise BadParameter(f"{parameter}: {names!r} need several models ({', '.join(sorted(served))}); name one")
         return next(iter(languages), None)
 
     def _check_unknown(self, name: str) -> None:

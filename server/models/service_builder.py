@@ -213,9 +213,9 @@ def _questions(settings: Settings, metrics: Metrics, clock: Callable[[], float])
 def resume_keys(settings: Settings) -> list[bytes]:
     """Return the keys of tickets, those given and then those of the file. Raises: SettingsError."""
     with of_setting("resume_keys"):
-        given = read_keys(read_secrets("key", plain(settings.resume_keys), None))
+        named = read_keys(read_secrets("key", plain(settings.resume_keys), None))
     with of_setting("resume_keys_file"):
-        return given + read_keys(read_secrets("key", (), settings.resume_keys_file))
+        return named + read_keys(read_secrets("key", (), settings.resume_keys_file))
 
 
 def plain(secrets: Iterable[SecretStr]) -> list[str]:

@@ -28,12 +28,12 @@ def warn_of_dependent_rows(model: AcousticModel, reproducible: bool) -> None:
         return
     if reproducible:
         return
-    found = check_rows_quickly(model, facts.tokens.blank)
-    if found.dependent_bits:
+    compared = check_rows_quickly(model, facts.tokens.blank)
+    if compared.dependent_bits:
         _log.warning(
             "a stream's outputs depend on the other rows of its batch: --reproducible steps rows one at a time",
             model=name,
             precision=facts.precision,
-            batches=list(found.dependent_bits),
-            largest_difference=float(f"{found.largest_difference:.1e}"),
+            batches=list(compared.dependent_bits),
+            largest_difference=float(f"{compared.largest_difference:.1e}"),
         )

@@ -66,7 +66,7 @@ def configure_logs(settings: Settings) -> LogLines:
 
 def redacted(_: object, __: str, line: str) -> str:
     """Remove keys and tokens from a rendered line: the last defense if a library logs a client's request."""
-    return _SECRETS.sub(lambda found: (found[1] or found[2]) + "…", line)
+    return _SECRETS.sub(lambda secret: (secret[1] or secret[2]) + "…", line)
 
 
 def _lost_line(count: int, shared: list[Any], render: list[Any]) -> str:

@@ -61,7 +61,7 @@ class Fault(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, error: Exception) -> Fault:
         """Return the fault of an error."""
-        names = [each.__name__ for each in type(error).__mro__]
+        names = [base.__name__ for base in type(error).__mro__]
         kind = next((name for name in names if name in CROSSING), names[0])
         return cls(kind, str(error), error.owner if isinstance(error, TooManyOpenings) else "")
 
@@ -321,13 +321,13 @@ def _without_descriptors(frame: memoryview) -> bytes:
 
 def _descriptors_in(rights: Sequence[tuple[int, int, bytes]]) -> list[int]:
     """Return the descriptors of received ancillary data; child processes do not inherit them."""
-    found = array.array("i")
-    for level, kind, given in rights:
+    descriptors = array.array("i")
+    for level, kind, content in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found.frombytes(given[: len(given) - len(given) % found.itemsize])
-    for descriptor in found:
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    return list(found)
+    return list(descriptors)
 
 
 def _close_all(descriptors: Sequence[int]) -> None:

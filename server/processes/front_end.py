@@ -204,8 +204,8 @@ async def _load(process: ChildProcess, sources: RemoteEngines) -> tuple[list[Loa
 
     def load_on_thread(entry: ModelEntry | None, own: Settings) -> LoadedModel:
         name = name_of(entry)
-        asked = asyncio.run_coroutine_threadsafe(facts_about(name), loop)
-        return load_decoders(asked.result(), entry, own, sources)
+        facts = asyncio.run_coroutine_threadsafe(facts_about(name), loop)
+        return load_decoders(facts.result(), entry, own, sources)
 
     loaded = [
         await asyncio.to_thread(load_decoders, await facts_about(name_of(entry)), entry, own, sources)

@@ -46,7 +46,7 @@ class RemoteEngines:
 
         def make(deliver: Deliver, loop: asyncio.AbstractEventLoop) -> RemoteEngine:
             engine = RemoteEngine(plan, deliver, channel=self._channel, buffer=self._buffer, loop=loop, clock=clock)
-            self._engines = [each for each in self._engines if each.alive]
+            self._engines = [earlier for earlier in self._engines if earlier.alive]
             self._engines.append(engine)
             asyncio.run_coroutine_threadsafe(engine.begin(), loop).result(WARM_WITHIN_S)
             return engine

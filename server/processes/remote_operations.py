@@ -67,7 +67,7 @@ class RemoteOperations:
         raise UnknownModel(f"no model is named {name!r}")
 
     async def _gather(self, kind: str, of: Any) -> list[Any]:
-        return [msgspec.json.decode(each, type=of) for each in await self._channel.request(Report(kind))]
+        return [msgspec.json.decode(report, type=of) for report in await self._channel.request(Report(kind))]
 
 
 def report_of(replica: Replica, kind: str) -> bytes:
@@ -95,9 +95,9 @@ def combined_models(reports: Sequence[Sequence[ModelState]]) -> list[ModelState]
     ]
 
 
-def _phase(found: set[Phase]) -> Phase:
+def _phase(phases: set[Phase]) -> Phase:
     """Combine the phases of a model in all processes: a transition in one process applies to the whole."""
-    return next(each for each in (Phase.UNLOADING, Phase.LOADING, Phase.LOADED, Phase.ABSENT) if each in found)
+    return next(phase for phase in (Phase.UNLOADING, Phase.LOADING, Phase.LOADED, Phase.ABSENT) if phase in phases)
 
 
 def combined_status(reports: Sequence[Status]) -> Status:

@@ -66,11 +66,11 @@ def run(settings: Settings) -> int:
 
 def _with_keys(settings: Settings) -> Settings:
     """Return the settings with the secrets that each process would otherwise generate separately."""
-    given = {
+    keys_by_name = {
         "token_keys": settings.token_keys or settings.token_keys_file,
         "resume_keys": settings.resume_keys or settings.resume_keys_file,
     }
-    missing = [name for name, keys in given.items() if not keys]
+    missing = [name for name, keys in keys_by_name.items() if not keys]
     if missing:
         _log.info("made for this server, until it restarts", keys=missing)
     return settings.model_copy(update={name: (SecretStr(secrets.token_urlsafe(32)),) for name in missing})
@@ -140,12 +140,12 @@ class Supervisor:
 
     async def _start_all(self) -> None:
         """Start hosts and front ends at once; a front end asks for its model while its host still loads it."""
-        starting = [asyncio.ensure_future(each.begin()) for each in (self.hosts, self.front_ends)]
+        starting = [asyncio.ensure_future(children.begin()) for children in (self.hosts, self.front_ends)]
         try:
             await asyncio.gather(*starting)
         finally:
-            for each in starting:
-                each.cancel()
+            for children in starting:
+                children.cancel()
 
     async def _look(self) -> None:
         while True:
@@ -311,8 +311,8 @@ class Supervisor:
     async def _metrics(self) -> bytes:
         self._totals.take(0, snapshot(self._registry))
         children = [*self.front_ends.ready, *self.hosts.children]
-        given = await asyncio.gather(*(_within(child, messages.Metrics()) for child in children))
-        for child, answer in zip(children, given, strict=True):
+        answers = await asyncio.gather(*(_within(child, messages.Metrics()) for child in children))
+        for child, answer in zip(children, answers, strict=True):
             if answer is not None:
                 self._totals.take(child.number, answer)
         return self._totals.exposition()

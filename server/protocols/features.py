@@ -266,7 +266,7 @@ def boolean(name: str, value: str) -> bool:
 
 
 def finite(value: str) -> float:
-    """Parse a number; not a number, which no bounds contain, if it is none or infinite."""
+    """Parse a finite number; return NaN, which no bounds contain, for any other text."""
     try:
         number = float(value)
     except ValueError:

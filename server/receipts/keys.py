@@ -47,8 +47,8 @@ class ReceiptKeys:
     def read(cls, text: str) -> ReceiptKeys:
         """Read a JWK or a set of them. Raises: ValueError without any part of the text."""
         try:
-            found = json.loads(text)
-            return cls([_key(key) for key in found.get("keys", [found])])
+            document = json.loads(text)
+            return cls([_key(key) for key in document.get("keys", [document])])
         except (ValueError, TypeError, KeyError, AttributeError, JoseError, AssertionError):
             raise ValueError("expected a JSON Web Key of type Ed25519, or a set of them") from None
 

@@ -122,15 +122,15 @@ def read_recorded(text: str) -> Recorded:
 
 
 def _lines(text: str) -> list[Any]:
-    found = []
+    values = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            found.append(json.loads(line))
+            values.append(json.loads(line))
         except ValueError:
             raise BadReceipt(f"line {number} is not JSON") from None
-    return found
+    return values
 
 
 def _entry(signed: str, message: dict[str, Any]) -> Entry:

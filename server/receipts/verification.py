@@ -168,8 +168,8 @@ def compare_finals(recorded: Recorded, replayed: Recorded) -> list[Difference]:
     """Compare the finals of receipts with those of a replay; return the first difference."""
     theirs, ours = _by_channel(recorded.finals), _by_channel(replayed.finals)
     if recorded.closed is None:  # the stream was lost: the replay has finals for the audio that followed
-        kept = Counter(_place(entry)[0] for entry in theirs)
-        ours = [entry for channel, count in kept.items() for entry in _first_of(ours, channel, count)]
+        finals = Counter(_place(entry)[0] for entry in theirs)
+        ours = [entry for channel, count in finals.items() for entry in _first_of(ours, channel, count)]
     for at, entry in enumerate(theirs):
         if at >= len(ours):
             return [Difference(Part.WORD, f"receipt {entry.receipt.number} has a final that the replay has not")]

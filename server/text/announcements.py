@@ -87,7 +87,7 @@ class Announcements:
         languages = (language,) if language is NumberLanguage.ENGLISH else (language, NumberLanguage.ENGLISH)
         self._alone = self._of(_PHRASES, kinds, languages)
         self._asked = self._of(_ASKED, kinds, languages)
-        self._requests = tuple(self._space + word for each in languages for word in _REQUESTS[each])
+        self._requests = tuple(self._space + word for known in languages for word in _REQUESTS[known])
         self._until_s = -math.inf
         self._asked_until_s = -math.inf
 
@@ -110,13 +110,13 @@ class Announcements:
             return []
         ends = [self._ending(texts, at) for at in range(len(texts))]
         requests = [at for at, end in enumerate(ends) if end.endswith(self._requests)]
-        found = []
+        announcements = []
         for at, end in enumerate(ends):
             asked = any(abs(at - one) <= _REQUEST_WORDS for one in requests)
             alone = end.endswith(self._alone) and (texts[at], *texts[at + 1 : at + 2]) not in _OTHER_MEANINGS
             if alone or (asked and end.endswith(self._asked)):
-                found.append(Announcement(at, asked))
-        return found
+                announcements.append(Announcement(at, asked))
+        return announcements
 
     def _ending(self, texts: Sequence[str], at: int) -> str:
         return self._space + self._space.join(texts[max(0, at + 1 - _LONGEST) : at + 1])

@@ -166,19 +166,19 @@ def format_words(
     formatted = []
     for start, end, text, is_own in _written(words, style, speech):
         word = words[start] if end == start + 1 else _joined(words[start:end])
-        shown = text
+        written = text
         if labels is not None:
             recognized = labels[start].word if text == word.text else text
-            shown = _shown(recognized, labels[start], labels[end - 1], word.text if is_own else None)
-        formatted.append(FormattedWord(word, shown))
+            written = _shown(recognized, labels[start], labels[end - 1], word.text if is_own else None)
+        formatted.append(FormattedWord(word, written))
     return tuple(formatted)
 
 
 def _by_rules(texts: Sequence[str], opening: tuple[str, ...], *, ends: bool) -> list[Labeled]:
     labels = [Labeled(text, capital=not opening and i == 0) for i, text in enumerate(texts)]
     if labels and ends:
-        asked = is_question((*opening, *texts[:2]))
-        labels[-1] = msgspec.structs.replace(labels[-1], mark=QUESTION if asked else PERIOD)
+        question = is_question((*opening, *texts[:2]))
+        labels[-1] = msgspec.structs.replace(labels[-1], mark=QUESTION if question else PERIOD)
     return labels
 
 
@@ -190,16 +190,16 @@ def _with_written(words: Sequence[Word], labels: Sequence[Labeled], *, ends: boo
     if not any(word.written for word in words):
         return labels
     joint: list[Labeled] = []
-    for place, (word, label) in enumerate(zip(words, labels, strict=True)):
+    for at, (word, label) in enumerate(zip(words, labels, strict=True)):
         begins = joint[-1].mark in ENDS if joint else label.capital
         text = word.written.rstrip(WRITTEN_MARKS)
         if folded(text) != word.text:  # also empty
             joint.append(msgspec.structs.replace(label, capital=label.capital or begins))
             continue
         mark = MARKS.index(word.written[len(text) :][:1])
-        if place == len(words) - 1 and not (ends and mark in ENDS):
+        if at == len(words) - 1 and not (ends and mark in ENDS):
             mark = label.mark
-        if place == 0 and text[1:] == word.text[1:]:
+        if at == 0 and text[1:] == word.text[1:]:
             text = word.text
         joint.append(Labeled(text, mark, begins or text[:1].isupper()))
     return joint
@@ -214,8 +214,8 @@ def _shown(text: str, first: Labeled, last: Labeled, said: str | None) -> str:
     mark = marks[last.mark]
     if said is None:
         return (capitalized(text) if first.capital else capital_i(text)) + mark
-    shown = capitalized(text) if first.capital and text == text.lower() else text
-    return shown if shown[-1] in SENTENCE_MARKS else shown + mark
+    written = capitalized(text) if first.capital and text == text.lower() else text
+    return written if written[-1] in SENTENCE_MARKS else written + mark
 
 
 def _open_words(opening: tuple[str, ...], labels: Sequence[Labeled]) -> tuple[str, ...]:

@@ -56,8 +56,8 @@ class OwnForms:
     def with_fewer_digits(self, most: int) -> OwnForms:
         """Return those forms that write fewer digits than `most`, made once."""
         if most not in self._fewer:
-            kept = {phrase: text for phrase, text in self._forms.items() if sum(map(str.isdigit, text)) < most}
-            self._fewer[most] = self if len(kept) == len(self._forms) else OwnForms(kept, self.digest)
+            fewer = {phrase: text for phrase, text in self._forms.items() if sum(map(str.isdigit, text)) < most}
+            self._fewer[most] = self if len(fewer) == len(self._forms) else OwnForms(fewer, self.digest)
         return self._fewer[most]
 
     def spans(self, texts: Sequence[str]) -> list[Span]:

@@ -114,35 +114,35 @@ class Redactor:
         unfinished last word that may become a number is left out. The same tuple of words, as in steps without a new
         word, is read once.
         """
-        here = self._channels[channel]
-        if here.partial is None or here.partial[0] is not words:
-            here.partial = words, self._partial(here, words)
-        return here.partial[1]
+        history = self._channels[channel]
+        if history.partial is None or history.partial[0] is not words:
+            history.partial = words, self._partial(history, words)
+        return history.partial[1]
 
     def has_no_number(self, channel: int, words: Sequence[Word]) -> bool:
         """Whether words of an unfinished segment have no number, and no last word that may become one."""
         return self._partial(self._channels[channel], words)[0] == tuple(words)
 
-    def _partial(self, here: _Channel, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
+    def _partial(self, history: _Channel, words: Sequence[Word]) -> tuple[tuple[Word, ...], int]:
         if words and self._number_words.may_become_number(words[-1].text):
             words = words[:-1]
         texts = [self._number_words.plain(word.text) for word in words]
-        numbers = self._numbers(here, words, texts, wary=True)
+        numbers = self._numbers(history, words, texts, wary=True)
         if not numbers:
             return tuple(words), len(words)
-        labels = [self._label_so_far(here, number) for number in numbers]
-        return self._masked(here, words, numbers, labels, Counter(self._counts)), numbers[0].start
+        labels = [self._label_so_far(history, number) for number in numbers]
+        return self._masked(history, words, numbers, labels, Counter(self._counts)), numbers[0].start
 
     def final(self, channel: int, words: Sequence[Word]) -> tuple[Word, ...]:
         """Return the words of a finished segment, each masked number as one word."""
         for one in self._channels:
             one.partial = None  # later numbers have other places
-        here, texts = self._channels[channel], [self._number_words.plain(word.text) for word in words]
-        numbers = self._numbers(here, words, texts)
-        masked = self._masked_of(here, words, texts, numbers)
-        shown = self._masked(here, words, masked, [self._label(here, one) for one in masked], self._counts)
-        self._remember(here, words, texts, numbers)
-        return shown
+        history, texts = self._channels[channel], [self._number_words.plain(word.text) for word in words]
+        numbers = self._numbers(history, words, texts)
+        masked = self._masked_of(history, words, texts, numbers)
+        result = self._masked(history, words, masked, [self._label(history, one) for one in masked], self._counts)
+        self._remember(history, words, texts, numbers)
+        return result
 
     def recording(self, finals: Sequence[tuple[int, Sequence[Word]]]) -> list[tuple[Word, ...]]:
         """Return the words of all finals of a recording, given with their channels; call once, without `final`.
@@ -153,17 +153,17 @@ class Redactor:
         ahead._looks_ahead = True
         for channel, words in finals:
             ahead.final(channel, words)
-        for here, known in zip(self._channels, ahead._channels, strict=True):
-            here.in_groups_s = known.in_groups_s
+        for history, known in zip(self._channels, ahead._channels, strict=True):
+            history.in_groups_s = known.in_groups_s
         return [self.final(channel, words) for channel, words in finals]
 
     def _numbers(
-        self, here: _Channel, words: Sequence[Word], texts: Sequence[str], *, wary: bool = False
+        self, history: _Channel, words: Sequence[Word], texts: Sequence[str], *, wary: bool = False
     ) -> list[_Number]:
         """Return the numbers of a segment in order; `wary` as in `parts`."""
-        continues = bool(here.texts) and bool(words) and words[0].start_s - here.until_s < RUN_S
-        found: list[_Number] = []
-        current = _Number(0, 0, list(here.texts), len(here.texts)) if continues else None
+        continues = bool(history.texts) and bool(words) and words[0].start_s - history.until_s < RUN_S
+        numbers: list[_Number] = []
+        current = _Number(0, 0, list(history.texts), len(history.texts)) if continues else None
         ordinals = Redaction.AGGRESSIVE in self._kinds
         alike = others = 0
         parts = self._number_words.parts(texts, in_number=continues, ordinals=ordinals, wary=wary)
@@ -173,7 +173,7 @@ class Redactor:
                     current = _Number(0, 0, [], 0)
                 if not current.end:
                     current.start, current.others_before = at, others
-                    found.append(current)
+                    numbers.append(current)
                     alike = 0
                 current.end = at + 1
                 current.texts.append(texts[at])
@@ -186,39 +186,39 @@ class Redactor:
                 if current is not None:
                     current.finished = True
                     current = None
-        return found
+        return numbers
 
     def _masked_of(
-        self, here: _Channel, words: Sequence[Word], texts: Sequence[str], numbers: Sequence[_Number]
+        self, history: _Channel, words: Sequence[Word], texts: Sequence[str], numbers: Sequence[_Number]
     ) -> list[_Number]:
         """Return the numbers of a final that are masked; notes what its words announce and the digits of its runs."""
         announced = self._announcements.found(texts)
         waiting = list(announced)
         masked, run = set[int](), list[int]()  # places of numbers: all masked ones, those of the run of this final
-        for place, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
             while waiting and waiting[0].at < number.start:
                 self._announce(waiting.pop(0), words)
             following = texts[number.end : number.end + 2]
             before = texts[number.start - 1] if number.start else ""
             amount = number.finished and self._number_words.is_amount(number.texts, following, before)
             after = any(number.end <= one.at < number.end + WORDS_AFTER for one in announced)
-            if self._masks(here, number, words, following, amount=amount, announced_after=after):
-                masked.add(place)
-            here.run.others += number.others_before
-            in_run = None if amount else self._add_to_run(here, number, words)
+            if self._masks(history, number, words, following, amount=amount, announced_after=after):
+                masked.add(index)
+            history.run.others += number.others_before
+            in_run = None if amount else self._add_to_run(history, number, words)
             if in_run is not None:
-                run = [*run, place] if len(here.run.starts_s) > 1 else [place]
+                run = [*run, index] if len(history.run.starts_s) > 1 else [index]
                 whole = len(self._digits_of(number)) > 1 or self._is_long(numbers[one] for one in run)
-                masked.update(() if not in_run else run if whole else [place])
+                masked.update(() if not in_run else run if whole else [index])
                 if in_run and whole and self._looks_ahead:
-                    here.in_groups_s.update(here.run.starts_s)
+                    history.in_groups_s.update(history.run.starts_s)
         for one in waiting:
             self._announce(one, words)
-        return [numbers[place] for place in sorted(masked)]
+        return [numbers[index] for index in sorted(masked)]
 
     def _masks(
         self,
-        here: _Channel,
+        history: _Channel,
         number: _Number,
         words: Sequence[Word],
         following: Sequence[str],
@@ -228,7 +228,7 @@ class Redactor:
     ) -> bool:
         """Whether a number of a final is masked whatever other numbers are near it."""
         start_s, digits = words[number.start].start_s, self._digits_of(number)
-        if number.continues or not number.finished or start_s in here.in_groups_s:
+        if number.continues or not number.finished or start_s in history.in_groups_s:
             return True
         if self._announcements.counts(start_s):
             return not self._number_words.counts_digits(number.texts, following)
@@ -237,7 +237,9 @@ class Redactor:
         if self._announcements.waits(start_s) or (announced_after and len(digits) > 1):
             return True
         begin = digits[: max(1, len(digits) - 1)]  # "four one moment" repeats a four
-        repeated = any(one.run.recent(start_s) and begin in one.run.digits for one in self._channels if one is not here)
+        repeated = any(
+            one.run.recent(start_s) and begin in one.run.digits for one in self._channels if one is not history
+        )
         near_end = len(words) - number.end <= WORDS_TO_END[self._language]
         group = len(digits) > FIRST_DIGITS or (len(digits) >= GROUP and self._number_words.read_singly(number.texts))
         return len(digits) >= self._shortest or self._is_long([number]) or repeated or (group and near_end)
@@ -247,16 +249,16 @@ class Redactor:
         digits = sum(len(self._digits_of(number)) + number.alike for number in numbers)
         return self._shortest_long is not None and digits >= self._shortest_long
 
-    def _add_to_run(self, here: _Channel, number: _Number, words: Sequence[Word]) -> bool | None:
+    def _add_to_run(self, history: _Channel, number: _Number, words: Sequence[Word]) -> bool | None:
         """Add a number to the digits that count together; return whether that masks it, None if it stands alone."""
         start_s, end_s = words[number.start].start_s, words[number.end - 1].end_s
         said = self._number_words.digits_of(number.texts[number.earlier :])
         size = len(self._digits_of(number))
         own = size == 1 and self._shortest_long is None and number.others_before > 1  # "or room nine" with `numbers`
-        masked = None if own else here.run.add(said, size, start_s, end_s, WORDS_BETWEEN[self._language])
-        if masked is not None and (size >= GROUP or len(here.run.digits) >= SHORTEST[Redaction.PCI]):
+        masked = None if own else history.run.add(said, size, start_s, end_s, WORDS_BETWEEN[self._language])
+        if masked is not None and (size >= GROUP or len(history.run.digits) >= SHORTEST[Redaction.PCI]):
             self._announcements.answered(end_s)
-        if masked is not None and Redaction.PCI in self._kinds and len(here.run.digits) >= SHORTEST[Redaction.PCI]:
+        if masked is not None and Redaction.PCI in self._kinds and len(history.run.digits) >= SHORTEST[Redaction.PCI]:
             self._announcements.announce(end_s)  # its expiry date and code
         return masked
 
@@ -268,54 +270,54 @@ class Redactor:
 
     def _masked(
         self,
-        here: _Channel,
+        history: _Channel,
         words: Sequence[Word],
         numbers: Sequence[_Number],
         labels: Sequence[str],
         counts: Counter[str],
     ) -> tuple[Word, ...]:
         """Return the words with each of these numbers as its label; new numbers are counted in `counts`."""
-        shown: list[Word] = []
+        result: list[Word] = []
         done = 0
         for number, label in zip(numbers, labels, strict=True):
-            index = here.labels.get(label) if number.continues else None
+            index = history.labels.get(label) if number.continues else None
             if index is None:
                 counts[label] += 1
                 index = counts[label]
             spoken = words[number.start : number.end]
-            shown += words[done : number.start]
-            shown.append(_placeholder(f"[{label}_{index}]", spoken))
+            result += words[done : number.start]
+            result.append(_placeholder(f"[{label}_{index}]", spoken))
             done = number.end
-        return (*shown, *words[done:])
+        return (*result, *words[done:])
 
     def _remember(
-        self, here: _Channel, words: Sequence[Word], texts: Sequence[str], numbers: Sequence[_Number]
+        self, history: _Channel, words: Sequence[Word], texts: Sequence[str], numbers: Sequence[_Number]
     ) -> None:
         """Keep the unfinished number at the end of a final, its labels, and how many words follow."""
         last = numbers[-1].end if numbers else 0
-        here.run.others += self._number_words.parts(texts[last:], in_number=bool(numbers), ordinals=True).count(
+        history.run.others += self._number_words.parts(texts[last:], in_number=bool(numbers), ordinals=True).count(
             Part.OTHER
         )
         for number in numbers:
-            label = self._label(here, number)
+            label = self._label(history, number)
             if label == CARD:
                 self._announcements.announce(words[number.end - 1].end_s)
-            here.labels = here.labels if number.continues else {}
-            here.labels.setdefault(label, self._counts[label])
+            history.labels = history.labels if number.continues else {}
+            history.labels.setdefault(label, self._counts[label])
         if numbers and not numbers[-1].finished:
-            here.texts = numbers[-1].texts[-MAX_PARTS:]
-            here.until_s = words[numbers[-1].end - 1].end_s
+            history.texts = numbers[-1].texts[-MAX_PARTS:]
+            history.until_s = words[numbers[-1].end - 1].end_s
         elif numbers or Part.OTHER in self._number_words.parts(texts, in_number=True, ordinals=True):
-            here.texts = []
+            history.texts = []
 
-    def _label(self, here: _Channel, number: _Number) -> str:
-        if number.continues and CARD in here.labels:  # its expiry date and code may follow
+    def _label(self, history: _Channel, number: _Number) -> str:
+        if number.continues and CARD in history.labels:  # its expiry date and code may follow
             return CARD
         return label_of(self._digits_of(number), self._kinds, self._language)
 
-    def _label_so_far(self, here: _Channel, number: _Number) -> str:
+    def _label_so_far(self, history: _Channel, number: _Number) -> str:
         """Return the label in an interim result: one of an unfinished number would change with every digit."""
-        return self._label(here, number) if number.finished or number.continues else NUMBER
+        return self._label(history, number) if number.finished or number.continues else NUMBER
 
 
 def _placeholder(text: str, words: Sequence[Word]) -> Word:

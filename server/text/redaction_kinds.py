@@ -58,10 +58,10 @@ def kinds_of(values: Iterable[str]) -> frozenset[Redaction]:
 
 def number_language(languages: Iterable[str]) -> NumberLanguage | None:
     """Return the language whose number words cover these language tags; None if one is unknown, or there is no tag."""
-    found = {_PRIMARY.get(tag.replace("_", "-").partition("-")[0].casefold()) for tag in languages}
-    if not found or None in found:
+    known = {_PRIMARY.get(tag.replace("_", "-").partition("-")[0].casefold()) for tag in languages}
+    if not known or None in known:
         return None
-    return NumberLanguage.CHINESE if NumberLanguage.CHINESE in found else NumberLanguage.ENGLISH
+    return NumberLanguage.CHINESE if NumberLanguage.CHINESE in known else NumberLanguage.ENGLISH
 
 
 CARD = "CREDIT_CARD"

@@ -116,7 +116,7 @@ def _chinese_wait_s(text: str) -> float:
     if run is None:
         return WAIT_S if _CHINESE_BEGUN.search(text) else 0.0
     before, digits = text[: run.start()], len(run[0])
-    length = next((each for name, each in _CHINESE_LENGTHS.items() if name in before[-8:]), _CHINESE_MOBILE)
+    length = next((known for name, known in _CHINESE_LENGTHS.items() if name in before[-8:]), _CHINESE_MOBILE)
     return _missing_wait_s(digits, length) if digits > 1 or _CHINESE_BEGUN.search(before) else 0.0
 
 

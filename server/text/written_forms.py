@@ -103,8 +103,8 @@ def written_forms(words: Sequence[Word], *, english: bool = True, speech: Speech
         if taken.isdisjoint(range(span.start, span.end)):
             spans.append(span)
             taken.update(range(span.start, span.end))
-    found = _Surroundings(line, numbers(line, taken), taken, continues=speech.continues)
-    return sorted((*spans, *found.spans()), key=lambda span: span.start)
+    surroundings = _Surroundings(line, numbers(line, taken), taken, continues=speech.continues)
+    return sorted((*spans, *surroundings.spans()), key=lambda span: span.start)
 
 
 def _cuts_number(line: Line, span: Span) -> bool:
@@ -186,12 +186,12 @@ class _Surroundings:
     def spans(self) -> Iterator[Span]:
         """Yield each number with what belongs to it; small ones only next to something that is written in digits."""
         by_start = {number.start: number for number in self.numbers}
-        shown = {number for number in self.numbers if not self._is_small(number) or self._has_unit(number, by_start)}
-        digits = self.taken.union(*(range(number.start, number.end) for number in shown))
-        found = [number for number in self.numbers if number in shown or self._is_linked(number, digits)]
-        by_start = {number.start: number for number in found}
+        certain = {number for number in self.numbers if not self._is_small(number) or self._has_unit(number, by_start)}
+        digits = self.taken.union(*(range(number.start, number.end) for number in certain))
+        written = [number for number in self.numbers if number in certain or self._is_linked(number, digits)]
+        by_start = {number.start: number for number in written}
         done = 0
-        for number in found:
+        for number in written:
             if number.start >= done:
                 span = self._written(number, by_start, done)
                 done = span.end
@@ -276,7 +276,7 @@ class _Surroundings:
         return number
 
     def _and_part(self, at: int) -> bool:
-        first, second, third = (self.line.after(place) for place in (at, at + 1, at + 2))
+        first, second, third = (self.line.after(index) for index in (at, at + 1, at + 2))
         return first == "and" and ((second == "a" and third in _PARTS) or (second, third) == ("three", "quarters"))
 
     def _with_part(self, number: Span) -> Span:

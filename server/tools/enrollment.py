@@ -39,7 +39,7 @@ def enroll(files: Sequence[Path], read: RecordingReader) -> Enrollment:
     """Return the voice of recordings. Raises: NotEnrolled; AudioError; ModelError."""
     weights = SpeakerWeights.load()
     by_file = [_vectors(weights, read(file, SAMPLE_RATE)) for file in files]
-    vectors = np.concatenate([each.vectors for each in by_file])
+    vectors = np.concatenate([recording.vectors for recording in by_file])
     seconds = round(HOP_S * len(vectors), 1)
     if seconds < LEAST_S:
         raise NotEnrolled(f"only {seconds:g} s of voice; at least {LEAST_S:g} s are needed: give more recordings")

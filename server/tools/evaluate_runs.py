@@ -80,18 +80,18 @@ class Asked:
         require("opencc", "mandarin", "scoring Chinese text")
 
 
-def run_remote(asked: Asked, url: str, api_key: str | None) -> None:
+def run_remote(options: Asked, url: str, api_key: str | None) -> None:
     """Evaluate a running server. Raises: ManifestError, EvaluationFailed."""
-    utterances = asked.utterances
-    _report(asked, [_run(asked, utterances, remote(url, api_key, asked.query), {"url": url}, core_clock=None)])
+    utterances = options.utterances
+    _report(options, [_run(options, utterances, remote(url, api_key, options.query), {"url": url}, core_clock=None)])
 
 
-def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
+def run_local(options: Asked, combinations: Sequence[Settings]) -> None:
     """Evaluate the engine in this process and compare log-probs with fp32; and Whisper, if asked.
 
     Raises: ModelError, EvaluationFailed.
     """
-    against, utterances = asked.against, asked.utterances
+    against, utterances = options.against, options.utterances
     if against is not None:
         check_folder(against, f"{OPTION} {PREFIX}{against}")  # before anything is recognized
     combinations = [settings.of_default for settings in combinations]
@@ -101,13 +101,13 @@ def run_local(asked: Asked, combinations: Sequence[Settings]) -> None:
         if isinstance(settings.lm, Path) and shared["decoder"] == "beam":
             shared["lm_unknown_words"] = unknown(settings.lm)
     runs = [
-        _run(asked, utterances, _opener(settings, codec, asked.query), shared | ({"codec": codec} if codec else {}))
+        _run(options, utterances, _opener(settings, codec, options.query), shared | ({"codec": codec} if codec else {}))
         for settings, shared in zip(combinations, facts, strict=True)
-        for codec in asked.codecs
+        for codec in options.codecs
     ]
     if against is not None:
-        runs += _run_whisper(asked, against, facts[0]["languages"], utterances)
-    _report(asked, runs)
+        runs += _run_whisper(options, against, facts[0]["languages"], utterances)
+    _report(options, runs)
 
 
 def _run_whisper(
@@ -204,29 +204,29 @@ def differences(
 
 
 def _run(
-    asked: Asked,
+    options: Asked,
     utterances: Sequence[Utterance],
     opener: OpenTranscriber,
     facts: Figures,
     *,
     core_clock: Callable[[], float] | None = time.process_time,
 ) -> tuple[Figures, Evaluation]:
-    running = evaluate(utterances, opener, asked.concurrency, partials=asked.partials, core_clock=core_clock)
+    running = evaluate(utterances, opener, options.concurrency, partials=options.partials, core_clock=core_clock)
     evaluation = asyncio.run(running)
-    query = {name: value for name, value in asked.query.items() if value and name != "keyterm"}
-    query |= {"keyterms": list(asked.query["keyterm"])} if asked.query.get("keyterm") else {}
-    part = {} if asked.part == "all" else {"part": asked.part}
-    figures = evaluation.figures(asked.normalization, by_part=asked.part == "all")
+    query = {name: value for name, value in options.query.items() if value and name != "keyterm"}
+    query |= {"keyterms": list(options.query["keyterm"])} if options.query.get("keyterm") else {}
+    part = {} if options.part == "all" else {"part": options.part}
+    figures = evaluation.figures(options.normalization, by_part=options.part == "all")
     return {**figures, **part, **facts, **query}, evaluation
 
 
-def _report(asked: Asked, runs: Sequence[tuple[Figures, Evaluation]]) -> None:
-    if asked.texts is not None:
+def _report(options: Asked, runs: Sequence[tuple[Figures, Evaluation]]) -> None:
+    if options.texts is not None:
         lines = [line for figures, evaluation in runs for line in evaluation.lines(**_which(figures))]
-        asked.texts.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        options.texts.write_text("\n".join(lines) + "\n", encoding="utf-8")
     combinations = [figures for figures, _ in runs]
-    print_report(combinations, report_console(as_json=asked.as_json))
-    if asked.as_json:
+    print_report(combinations, report_console(as_json=options.as_json))
+    if options.as_json:
         typer.echo(json.dumps(document(combinations)))
 
 

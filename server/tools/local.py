@@ -81,12 +81,12 @@ class LocalTranscriber:
         self._model = replica.models.default
         self._rate = sample_rate or self._model.config.sample_rate
         # as sent by the remote transcriber
-        asked: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": self.sample_rate}
-        asked |= {"interim_results": True, "step_results": True, **query}
+        sent: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": self.sample_rate}
+        sent |= {"interim_results": True, "step_results": True, **query}
         try:
-            self._model.check_keyterms(sorted(name for name in BIASING & asked.keys() if asked[name]))
+            self._model.check_keyterms(sorted(name for name in BIASING & sent.keys() if sent[name]))
             request = parse_query(
-                query_pairs(asked),
+                query_pairs(sent),
                 replica.settings.max_channels,
                 supports_keyterms=self._model.decoder.supports_bias,
                 lenient_features=replica.settings.lenient_features,

@@ -42,20 +42,20 @@ class Asked:
     precision: str
 
 
-def check(asked: Asked, settings: Settings) -> Document:
+def check(options: Asked, settings: Settings) -> Document:
     """Load the model and measure everything. Raises: ModelError, AudioError."""
     started = time.perf_counter()
     model = load_model(
-        asked.model,
-        device=asked.device,
-        precision=asked.precision,
+        options.model,
+        device=options.device,
+        precision=options.precision,
         threads=settings.threads,
         rewriting=settings.graph_rewriting,
     )
     load_s = time.perf_counter() - started
     tokens = model.facts.tokens
     published = model if isinstance(model, PublishedModel) else None
-    audio = None if asked.audio is None else _recognized(model, published, asked.audio)
+    audio = None if options.audio is None else _recognized(model, published, options.audio)
     rows = _rows(model, tokens.blank)
     wrong = []
     if others := [str(size) for size, same in rows["equal_tokens"].items() if not same]:
@@ -63,10 +63,10 @@ def check(asked: Asked, settings: Settings) -> Document:
     if audio is not None and audio["sherpa"].get("equal") is False:
         wrong.append("sherpa-onnx outputs different tokens")
     return {
-        "model": _facts(model, published, asked.model or SHIPPED) | {"load_s": round(load_s, 2)},
+        "model": _facts(model, published, options.model or SHIPPED) | {"load_s": round(load_s, 2)},
         "rows": rows,
         "speed": _speed(model, settings),
-        **({} if published is None else _compiled(published, asked, settings)),
+        **({} if published is None else _compiled(published, options, settings)),
         **({} if audio is None else {"audio": audio}),
         "wrong": wrong,
         "ok": not wrong,
@@ -120,12 +120,12 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     batch_s = Stepper(slots).warm_up(time.perf_counter)
     step_s, largest = model.config.step_samples / model.config.sample_rate, len(slots.inputs)
     objective_s = settings.latency_budget_ms / 1_000
-    shown = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
+    measured = {rows: batch_s[rows] for rows in BATCHES if rows in batch_s}
     return {
         "threads": model.threads,
         "undivided": model.facts.undivided,
-        "batch_ms": {rows: round(1_000 * seconds, 3) for rows, seconds in shown.items()},
-        "real_time_factor": {rows: round(seconds / (rows * step_s), 6) for rows, seconds in shown.items()},
+        "batch_ms": {rows: round(1_000 * seconds, 3) for rows, seconds in measured.items()},
+        "real_time_factor": {rows: round(seconds / (rows * step_s), 6) for rows, seconds in measured.items()},
         "largest_batch": largest,
         "left_out": [rows for rows in BATCHES if rows > largest],
         "objective_ms": settings.latency_budget_ms,
@@ -133,7 +133,7 @@ def _speed(model: AcousticModel, settings: Settings) -> Document:
     }
 
 
-def _compiled(model: PublishedModel, asked: Asked, settings: Settings) -> Document:
+def _compiled(model: PublishedModel, options: Asked, settings: Settings) -> Document:
     """Describe the compiled step of a published model, its scales, and the batch times of the graph as published."""
     if model.verdict is None:
         return {}
@@ -144,15 +144,15 @@ def _compiled(model: PublishedModel, asked: Asked, settings: Settings) -> Docume
     if model.compiled is not None and model.transducer is not None:
         document["compiled_search"] = {"applied": model.graph_search == "", "reason": model.graph_search}
     if model.compiled is not None:
-        path = asked.model or model.files.folder
-        precision = "fp32" if model.scales is not None else asked.precision
+        path = options.model or model.files.folder
+        precision = "fp32" if model.scales is not None else options.precision
         published = PublishedModel.load(
-            path, device=asked.device, precision=precision, rewriting="off", threads=model.threads
+            path, device=options.device, precision=precision, rewriting="off", threads=model.threads
         )
         slots = published.slots(capacity=COMPARED[-1], largest=min(COMPARED[-1], settings.max_batch))
         batch_s = Stepper(slots).warm_up(time.perf_counter)
-        shown = {rows: round(1_000 * batch_s[rows], 3) for rows in COMPARED if rows in batch_s}
-        document["as_published"] = {"precision": published.precision, "batch_ms": shown}
+        measured_ms = {rows: round(1_000 * batch_s[rows], 3) for rows in COMPARED if rows in batch_s}
+        document["as_published"] = {"precision": published.precision, "batch_ms": measured_ms}
     if model.scales is not None:
         document["int8"] = {**model.scales.report, "left_out": list(model.scales.left_out)}
     return document

@@ -66,7 +66,7 @@ def _too_large(sizes: Sequence[int], reason: str) -> Iterator[tuple[str, str]]:
 
 
 def _sizes(equal: Mapping[int, bool], *, same: bool) -> str:
-    return ", ".join(str(size) for size, found in equal.items() if found is same)
+    return ", ".join(str(size) for size, one in equal.items() if one is same)
 
 
 def _speed(speed: Document) -> Iterator[tuple[str, str]]:
@@ -103,8 +103,8 @@ def _verdict(verdict: Document) -> str:
     difference = "not finite" if largest is None else f"{largest:.1e}" if largest else "0"
     if verdict["applied"]:
         return f"runs, largest difference {difference} in floats"
-    shown = f"; largest difference {difference}" if largest is None or largest > 0 else ""
-    return f"none: {verdict['reason']}{shown}"
+    suffix = f"; largest difference {difference}" if largest is None or largest > 0 else ""
+    return f"none: {verdict['reason']}{suffix}"
 
 
 def _int8(report: Document) -> Iterator[tuple[str, str]]:
@@ -128,9 +128,10 @@ def _audio(audio: Document) -> Iterator[tuple[str, str]]:
     elif sherpa["equal"]:
         yield "sherpa-onnx", f"{sherpa['version']}: the same {sherpa['tokens']} tokens"
     else:
-        place = sherpa["first_difference"]
-        found = f"token {place['place']} is {_token(place['theirs'])} in sherpa-onnx, {_token(place['ours'])} here"
-        yield "sherpa-onnx", f"{sherpa['version']}: {found}"
+        first = sherpa["first_difference"]
+        theirs, ours = _token(first["theirs"]), _token(first["ours"])
+        difference = f"token {first['place']} is {theirs} in sherpa-onnx, {ours} here"
+        yield "sherpa-onnx", f"{sherpa['version']}: {difference}"
 
 
 def _token(token: str | None) -> str:

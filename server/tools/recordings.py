@@ -36,10 +36,10 @@ def _recordings(path: Path) -> Iterator[Path]:
         yield path
     elif path.is_dir():
         named = (file for file in path.rglob("*") if file.suffix.lower().removeprefix(".") in SUFFIXES)
-        found = sorted(file for file in named if not file.is_dir())  # reading a broken link says what is wrong
-        if not found:
+        recordings = sorted(file for file in named if not file.is_dir())  # reading a broken link says what is wrong
+        if not recordings:
             raise BadInput(f"{path}: no recording in this folder; expected {', '.join(SUFFIXES)}")
-        yield from found
+        yield from recordings
     else:
         raise BadInput(f"{path}: no such file or folder")
 

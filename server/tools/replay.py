@@ -85,20 +85,20 @@ class Loaded:
         info, without_lm = setup.model, not recorded.first.digests.language_model
         return cls(info.name, info.precision, info.decoder, info.beams, without_lm, str(setup.settings.get("vad")))
 
-    def settings(self, given: Settings) -> Settings:
-        """Return the given settings, with those of the stream where none are given."""
+    def settings(self, chosen: Settings) -> Settings:
+        """Return the chosen settings, with those of the stream where none are chosen."""
         update: dict[str, Any] = {"vad": self.vad}
-        if given.model is None:
+        if chosen.model is None:
             update["model"] = shipped_named(self.model)
-        if given.precision == "auto":
+        if chosen.precision == "auto":
             update["precision"] = self.precision
-        if given.decoder == "auto" and self.decoder:
+        if chosen.decoder == "auto" and self.decoder:
             update["decoder"] = self.decoder
-        if "beams" not in given.model_fields_set and self.decoder == "beam":
+        if "beams" not in chosen.model_fields_set and self.decoder == "beam":
             update["beams"] = self.beams
-        if given.lm is None and self.without_lm and self.decoder == "beam":
+        if chosen.lm is None and self.without_lm and self.decoder == "beam":
             update["lm"] = "off"
-        return given.model_copy(update=update)
+        return chosen.model_copy(update=update)
 
 
 class Replayer:
@@ -126,8 +126,8 @@ class Replayer:
         while group := [*islice(rest, AT_ONCE)]:
             for stream in group:
                 await self._replica(Loaded.of(stream.recorded))  # so that no two load the same
-            found = await asyncio.gather(*(self.differences(stream.recorded, stream.audio) for stream in group))
-            for stream, differences in zip(group, found, strict=True):
+            by_stream = await asyncio.gather(*(self.differences(stream.recorded, stream.audio) for stream in group))
+            for stream, differences in zip(group, by_stream, strict=True):
                 yield stream, differences
 
     async def differences(self, recorded: Recorded, audio: Path) -> list[Difference]:
@@ -160,8 +160,8 @@ def _forms_differ(setup: Setup, replica: Replica) -> list[Difference]:
     theirs, ours = setup.settings.get(WRITTEN_FORMS), replica.own_forms.digest
     if not theirs or theirs == ours:
         return []
-    here = ours[:16] or "none (--written-forms)"
-    return [Difference(Part.SETTING, f"written forms {here} here, {str(theirs)[:16]} in the receipt")]
+    own = ours[:16] or "none (--written-forms)"
+    return [Difference(Part.SETTING, f"written forms {own} here, {str(theirs)[:16]} in the receipt")]
 
 
 def _model(setup: Setup, model: ModelService) -> ModelService:
@@ -259,7 +259,7 @@ class _Replay:
         yield end, None
 
 
-def _limits(setup: Setup, here: Limits) -> Limits:
+def _limits(setup: Setup, ours: Limits) -> Limits:
     """Return the limits of the stream's server."""
-    own: dict[str, Any] = {name: value for name, value in setup.settings.items() if hasattr(here, name)}
-    return replace(here, **({"rest_s": None} | own))  # absent: the stream's server had no rest
+    own: dict[str, Any] = {name: value for name, value in setup.settings.items() if hasattr(ours, name)}
+    return replace(ours, **({"rest_s": None} | own))  # absent: the stream's server had no rest

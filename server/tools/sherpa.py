@@ -103,7 +103,7 @@ def _letter(byte: re.Match[str]) -> str:
 
 def first_difference(ours: Sequence[str], theirs: Sequence[str]) -> Difference | None:
     """Return the first difference, None if the lists are equal."""
-    for place, (one, other) in enumerate(zip_longest(ours, theirs)):
+    for at, (one, other) in enumerate(zip_longest(ours, theirs)):
         if one != other:
-            return Difference(place, one, other)
+            return Difference(at, one, other)
     return None

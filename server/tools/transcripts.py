@@ -25,10 +25,10 @@ from tutti_asr_client.transcript import Transcript
 SUFFIXES = {"text": ".txt", "srt": ".srt", "vtt": ".vtt", "json": ".json"}
 
 
-def format_of(asked: str | None, out: Path | None) -> str:
+def format_of(requested: str | None, out: Path | None) -> str:
     """Return the requested format, else that of the output's suffix, else text."""
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     named = {suffix: name for name, suffix in SUFFIXES.items()}
     return named.get("" if out is None else out.suffix.lower(), "text")
 
@@ -57,8 +57,8 @@ def rendered(result: Transcribed, layout: Layout) -> str:
         (words,) = _formatted(result)
         return subtitles(form, cues_by_speaker(form, words, speaker_name))
     if layout.form != "text":
-        shown = (cue for at, words in enumerate(_formatted(result)) for cue in cues(words, layout.label(at)))
-        return subtitles(SubtitleFormat(layout.form), shown)
+        all_cues = (cue for at, words in enumerate(_formatted(result)) for cue in cues(words, layout.label(at)))
+        return subtitles(SubtitleFormat(layout.form), all_cues)
     if layout.speakers:
         return "".join(f"{speaker_name(one.speaker or 0)}: {one.transcript}\n" for one in utterances_of(result))
     if layout.multichannel or layout.by_utterance:

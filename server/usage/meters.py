@@ -153,7 +153,7 @@ class UsageMeter:
             **asdict(self._subject),
             features=reading.features,
             from_s=round(self._from_s, 6),
-            to_s=tuple(round(each, 6) for each in reading.to_s),
+            to_s=tuple(round(end_s, 6) for end_s in reading.to_s),
             start=self._start,
             end=self._time(),
             reason=reason,
@@ -176,7 +176,7 @@ class UsageMeter:
     def _count(self, to_s: tuple[float, ...]) -> None:
         if self._usage.counter is None:
             return
-        audio_s = sum(each - self._from_s for each in to_s)
+        audio_s = sum(end_s - self._from_s for end_s in to_s)
         self._usage.counter.received(self._key, max(0.0, audio_s - self._counted_s))
         self._counted_s = max(audio_s, self._counted_s)
 

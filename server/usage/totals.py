@@ -94,18 +94,18 @@ class Totals:
 
     def rows(self) -> dict[tuple[str, ...], Total]:
         """Return the totals by group, sorted."""
-        found: dict[tuple[str, ...], Total] = {}
+        by_group: dict[tuple[str, ...], Total] = {}
         for stream in self._streams.values():
             if self._since <= stream.first_hour < self._until:
-                total = found.setdefault(self._group(stream, stream.first_hour), Total())
+                total = by_group.setdefault(self._group(stream, stream.first_hour), Total())
                 total.streams += 1
                 total.unfinished += stream.latest.reason == OPEN
             for hour, seconds, channel_seconds in stream.by_hour():
                 if self._since <= hour < self._until and channel_seconds > 0:
-                    total = found.setdefault(self._group(stream, hour), Total())
+                    total = by_group.setdefault(self._group(stream, hour), Total())
                     total.seconds += seconds
                     total.channel_seconds += channel_seconds
-        return dict(sorted(found.items()))
+        return dict(sorted(by_group.items()))
 
     def _group(self, stream: _Stream, hour: int) -> tuple[str, ...]:
         return tuple(group(stream.latest, hour) for group in self._groups)
@@ -123,13 +123,13 @@ def total_of(rows: dict[tuple[str, ...], Total]) -> Total:
 
 def usage_files(paths: Sequence[Path]) -> list[Path]:
     """Return the files, and those of folders, each once. Raises: UsageError for a folder without any."""
-    found: dict[Path, Path] = {}
+    by_path: dict[Path, Path] = {}
     for path in paths:
         files = sorted(path.glob(PATTERN)) if path.is_dir() else [path]
         if not files:
             raise UsageError(f"{path}: contains no usage file ({PATTERN}); is it the folder of TUTTI_USAGE_LOG?")
-        found |= {file.resolve(): file for file in files}
-    return list(found.values())
+        by_path |= {file.resolve(): file for file in files}
+    return list(by_path.values())
 
 
 def read_records(path: Path, on_incomplete: Callable[[Path], None]) -> Iterator[UsageRecord]:
@@ -158,4 +158,4 @@ def _time(hour: int) -> datetime:
 def _furthest(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
     """Return the larger stream time of each channel; either may have fewer channels."""
     channels = range(max(len(one), len(other)))
-    return tuple(max(each[i] for each in (one, other) if i < len(each)) for i in channels)
+    return tuple(max(times[i] for times in (one, other) if i < len(times)) for i in channels)

@@ -53,7 +53,7 @@ def may_become_number(text: str) -> bool:
 
 def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool = False) -> list[Part]:
     """Return the part of each word, as `spoken_digits.parts` does; `ordinals`: also of 一 in 一定."""
-    found: list[Part] = []
+    sequence: list[Part] = []
     for at, text in enumerate(texts):
         before = texts[at - 1] if at else ""
         if _is_chinese(text):
@@ -64,9 +64,9 @@ def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool =
         else:
             following = texts[at + 1] if at + 1 < len(texts) else "zero" if wary else ""
             part = spoken_digits.part(text, before, following, in_number=in_number, ordinals=ordinals)
-        found.append(part)
+        sequence.append(part)
         in_number = part is Part.NUMBER or (in_number and part is Part.LINK)
-    return found
+    return sequence
 
 
 def _part(text: str, before: str, following: str, *, in_number: bool, anywhere: bool) -> Part:
@@ -119,11 +119,11 @@ def digits_of(texts: Sequence[str]) -> str:
 
     Meant for counting and checksums, as `spoken_digits.digits_of`.
     """
-    found: list[str] = []
+    digits: list[str] = []
     for chinese, group in groupby(texts, key=lambda text: _is_chinese(text) or text == "x"):
         read = _digits if chinese else spoken_digits.digits_of
-        found.append(read(list(group)))
-    return "".join(found)
+        digits.append(read(list(group)))
+    return "".join(digits)
 
 
 def _digits(texts: Sequence[str]) -> str:

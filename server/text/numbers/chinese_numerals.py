@@ -47,12 +47,12 @@ def chinese_numbers(words: Sequence[str]) -> list[Span]:
         begins[size] = at
         size += len(word)
     begins[size] = len(words)
-    found: list[Span] = []
+    spans: list[Span] = []
     for match in _PATTERN.finditer("".join(words)):
         text = _written(match)
         if text and match.start() in begins and match.end() in begins:
-            found.append(Span(begins[match.start()], begins[match.end()], text))
-    return found
+            spans.append(Span(begins[match.start()], begins[match.end()], text))
+    return spans
 
 
 def _written(match: re.Match[str]) -> str:

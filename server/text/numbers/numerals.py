@@ -38,8 +38,8 @@ _IDENTIFIED = {  # things whose number may be read in pairs: "flight twelve thir
 def numbers(line: Line, taken: Collection[int] = ()) -> list[Span]:
     """Return the numbers among the words that are not `taken`, in order; small ones too, which may stay words."""
     words = NumberWords(line, taken)
-    found = _Runs(words).numbers()
-    return [Span(words.places[start], words.places[end - 1] + 1, text) for start, end, text in found]
+    runs = _Runs(words).numbers()
+    return [Span(words.places[start], words.places[end - 1] + 1, text) for start, end, text in runs]
 
 
 def together(texts: Sequence[str]) -> str:

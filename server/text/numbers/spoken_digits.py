@@ -109,17 +109,17 @@ def parts(texts: Sequence[str], *, in_number: bool, ordinals: bool, wary: bool =
     `in_number`: a number is unfinished at the start. `ordinals`: "fifth" is a number also where none precedes it.
     `wary`: the last word is a number if a number can begin with it, as "oh" and the pronoun "one".
     """
-    found: list[Part] = []
+    sequence: list[Part] = []
     for at, text in enumerate(texts):
         known = _ALWAYS.get(text) or (Part.OTHER if text not in _SOMETIMES and text.isalpha() else None)
         if known is not None:  # in redaction every interim result comes here
-            found.append(known)
+            sequence.append(known)
             in_number = known is Part.NUMBER
             continue
         following = texts[at + 1] if at + 1 < len(texts) else "zero" if wary else ""
-        found.append(part(text, texts[at - 1] if at else "", following, in_number=in_number, ordinals=ordinals))
-        in_number = found[-1] is Part.NUMBER or (in_number and found[-1] is Part.LINK)
-    return found
+        sequence.append(part(text, texts[at - 1] if at else "", following, in_number=in_number, ordinals=ordinals))
+        in_number = sequence[-1] is Part.NUMBER or (in_number and sequence[-1] is Part.LINK)
+    return sequence
 
 
 def part(text: str, before: str, following: str, *, in_number: bool, ordinals: bool) -> Part:

@@ -46,11 +46,11 @@ def fail(name: str, found: str, advice: str) -> Finding:
 
 def failed(name: str, error: Exception) -> Finding:
     """Return the finding of an error, whose text may begin with a setting and may end with advice after `; `."""
-    found, _, advice = str(error).partition("; ")
-    setting, colon, problem = found.partition(": ")
+    message, _, advice = str(error).partition("; ")
+    setting, colon, problem = message.partition(": ")
     if colon and setting in Settings.model_fields:
         return fail(name, problem, f"{spelled(setting)}: {advice or 'correct it, or leave it out'}")
-    return fail(name, f"{type(error).__name__}: {found}", advice or "correct this, then run `tutti doctor` again")
+    return fail(name, f"{type(error).__name__}: {message}", advice or "correct this, then run `tutti doctor` again")
 
 
 Check = Callable[[Settings], Iterator[Finding]]

@@ -43,15 +43,15 @@ def processor(settings: Settings) -> Iterator[Finding]:
     flags = set(fields.get("flags", fields.get("Features", "")).split())
     cores, quota = len(os.sched_getaffinity(0)), cpu_quota()
     named = fields.get("model name", platform.processor() or platform.machine())
-    found = f"{named}, {cores} cores, {', '.join(f for f in WANTED_FLAGS if f in flags) or 'no AVX2'}"
+    description = f"{named}, {cores} cores, {', '.join(f for f in WANTED_FLAGS if f in flags) or 'no AVX2'}"
     threads = threads_of(settings.threads)
     if quota is not None and threads > max(1, int(quota) - 1):
         advice = f"set {spelled('threads', max(1, int(quota) - 1))}: more threads would be throttled"
-        yield warn("processor", f"{found}, but a quota of {quota:g} cores for {threads} threads", advice)
+        yield warn("processor", f"{description}, but a quota of {quota:g} cores for {threads} threads", advice)
     elif cores < 2:  # the event loop and the model thread
-        yield warn("processor", found, "use at least two cores: one for the event loop, one for the model")
+        yield warn("processor", description, "use at least two cores: one for the event loop, one for the model")
     else:
-        yield ok("processor", found)
+        yield ok("processor", description)
 
 
 def files(settings: Settings) -> Iterator[Finding]:
@@ -59,12 +59,12 @@ def files(settings: Settings) -> Iterator[Finding]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = files_needed(settings.connected)
     known = "no limit" if hard == resource.RLIM_INFINITY else hard
-    found = f"{known} for {settings.connected} streams, {needed} needed"
+    description = f"{known} for {settings.connected} streams, {needed} needed"
     if hard != resource.RLIM_INFINITY and hard < needed:
         advice = f"raise it: ulimit -Hn {needed}, or LimitNOFILE= in systemd; or lower {spelled('max_streams')}"
-        yield fail("open files", found, advice)
+        yield fail("open files", description, advice)
     else:
-        yield ok("open files", found)
+        yield ok("open files", description)
 
 
 def ports(settings: Settings) -> Iterator[Finding]:

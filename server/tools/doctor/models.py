@@ -84,16 +84,16 @@ def of_model(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
 def _precision(settings: Settings, facts: ModelFacts) -> Finding:
     """Check device, precision and the instructions for 8-bit products; warn of slow combinations."""
     way = instruction_set()
-    found = f"{facts.precision} on {facts.device}, {way} instructions"
+    text = f"{facts.precision} on {facts.device}, {way} instructions"
     if facts.device.type == "cuda" or facts.published:
-        return ok("precision", found)
+        return ok("precision", text)
     if Path("/dev/nvidia0").exists():
-        return warn("precision", found, "torch cannot use the GPU: install its CUDA build and a matching driver")
+        return warn("precision", text, "torch cannot use the GPU: install its CUDA build and a matching driver")
     if way == "portable" and facts.precision in {"int8", "fp32"}:
-        return warn("precision", found, "use a processor with AVX2 or VNNI: much faster")
+        return warn("precision", text, "use a processor with AVX2 or VNNI: much faster")
     if facts.precision == "fp32" and settings.precision == "auto":
-        return warn("precision", found, "make a checkpoint with 8-bit weights by `tutti quantize`: much faster")
-    return ok("precision", found)
+        return warn("precision", text, "make a checkpoint with 8-bit weights by `tutti quantize`: much faster")
+    return ok("precision", text)
 
 
 def _arithmetic(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
@@ -124,10 +124,10 @@ def _states(settings: Settings, served: AcousticModel) -> Finding:
     on_cpu = served.facts.device.type == "cpu"
     row, slots = served.slots(capacity=1, largest=1).state_bytes, settings.all_slots
     total, free = row * slots, free_memory() if on_cpu else _free_on_gpu()
-    found = f"{row / 1024:.0f} KiB per stream, {total / GIB:.2f} GiB for {slots}, {free / GIB:.1f} GiB free"
+    text = f"{row / 1024:.0f} KiB per stream, {total / GIB:.2f} GiB for {slots}, {free / GIB:.1f} GiB free"
     if total + MODEL_BYTES * on_cpu > free:
-        return warn("states", found, f"lower {spelled('max_streams')}, or add memory")
-    return ok("states", found)
+        return warn("states", text, f"lower {spelled('max_streams')}, or add memory")
+    return ok("states", text)
 
 
 def _free_on_gpu() -> int:
@@ -141,11 +141,11 @@ def _caches(weight_bytes: int) -> Finding:
     """Check whether the weights stay in the CPU caches between two steps."""
     rounds_ns = read_ns(weight_bytes)
     middle_ns = statistics.median(rounds_ns)
-    found = f"{weight_bytes / 2**20:.0f} MiB of weights, {middle_ns:.0f} ns per read, {min(rounds_ns):.0f} at best"
+    text = f"{weight_bytes / 2**20:.0f} MiB of weights, {middle_ns:.0f} ns per read, {min(rounds_ns):.0f} at best"
     if middle_ns <= SLOW_NS:
-        return ok("caches", found)
+        return ok("caches", text)
     advice = "the weights do not stay in the CPU caches, so steps are slow: use a host with less CPU contention"
-    return warn("caches", found, advice)
+    return warn("caches", text, advice)
 
 
 def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
@@ -154,12 +154,12 @@ def _invariance(settings: Settings, served: AcousticModel) -> Iterator[Finding]:
     if not differs:
         yield ok(name, f"alone and in batches of {', '.join(map(str, SIZES))}: bit-identical, {served.facts.precision}")
         return
-    found = f"log-probs differ in batches of {', '.join(map(str, differs))}, {served.facts.precision}"
+    text = f"log-probs differ in batches of {', '.join(map(str, differs))}, {served.facts.precision}"
     if settings.reproducible or differing(served, TILE_ROWS):
         advice = f"set {spelled('precision', 'fp32')}; please report: rows should be independent in tiles"
-        yield fail(name, found, advice)
+        yield fail(name, text, advice)
     else:
-        yield warn(name, found, f"set {spelled('reproducible', 'true')}: tiles of fixed size are bit-identical here")
+        yield warn(name, text, f"set {spelled('reproducible', 'true')}: tiles of fixed size are bit-identical here")
 
 
 def differing(served: AcousticModel, tile_rows: int | None) -> list[int]:

@@ -81,58 +81,58 @@ def url_problem(url: str) -> str | None:
     return None if has_host else "has no host"
 
 
-def download(asked: Download, report: Report) -> str:
+def download(wanted: Download, report: Report) -> str:
     """Download the file, and return its hexadecimal SHA-256. Raises: Unreachable, DownloadError."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _receive(asked, report)
+            return _receive(wanted, report)
         except _Busy as busy:
             problem, wait_s = str(busy), busy.wait_s
         except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:  # also of a proxy's address
-            if attempt == 1 and not (asked.file.exists() and asked.file.stat().st_size):
-                raise Unreachable(f"{asked.shown}: cannot be reached ({error or type(error).__name__})") from error
+            if attempt == 1 and not (wanted.file.exists() and wanted.file.stat().st_size):
+                raise Unreachable(f"{wanted.shown}: cannot be reached ({error or type(error).__name__})") from error
             problem, wait_s = f"the connection was lost ({error})", None
         except OSError as error:
-            raise DownloadError(f"{asked.file}: {error.strerror}") from error
+            raise DownloadError(f"{wanted.file}: {error.strerror}") from error
         wait_s = 2 ** (attempt - 1) if wait_s is None else wait_s
         if attempt < ATTEMPTS and wait_s <= LONGEST_WAIT_S:
-            asked.wait(wait_s)
+            wanted.wait(wait_s)
             continue
         break
-    raise DownloadError(f"{asked.shown}: {problem}; run the same command later")
+    raise DownloadError(f"{wanted.shown}: {problem}; run the same command later")
 
 
-def _receive(asked: Download, report: Report) -> str:
+def _receive(wanted: Download, report: Report) -> str:
     """Receive the file on one connection. Raises: _Busy, DownloadError, OSError, httpx.HTTPError."""
     digest, size = hashlib.sha256(), 0
     client = httpx.Client(
         headers={"User-Agent": "tutti", "Accept-Encoding": "identity"},
         follow_redirects=True,
-        timeout=asked.timeout_s,
+        timeout=wanted.timeout_s,
         verify=ssl.create_default_context(),  # the system's certificates
         event_hooks={"response": [check_redirect]},
     )
-    with client, client.stream("GET", asked.url) as answer, asked.file.open("wb") as file:
+    with client, client.stream("GET", wanted.url) as answer, wanted.file.open("wb") as file:
         if answer.status_code in BUSY:
             raise _Busy(answer)
         if not answer.is_success:
-            raise DownloadError(f"{asked.shown}: refused with HTTP {answer.status_code}")
+            raise DownloadError(f"{wanted.shown}: refused with HTTP {answer.status_code}")
         length = answer.headers.get("Content-Length", "")
         total = int(length) if length.isdecimal() else None
-        if total is not None and total > asked.max_bytes:
-            raise _too_large(asked)
+        if total is not None and total > wanted.max_bytes:
+            raise _too_large(wanted)
         for block in answer.iter_raw():
             size += len(block)
-            if size > asked.max_bytes:
-                raise _too_large(asked)
+            if size > wanted.max_bytes:
+                raise _too_large(wanted)
             digest.update(block)
             file.write(block)
             report(size, total)
     return digest.hexdigest()
 
 
-def _too_large(asked: Download) -> DownloadError:
-    return DownloadError(f"{asked.shown}: is too large; at most {asked.max_bytes} bytes are downloaded")
+def _too_large(wanted: Download) -> DownloadError:
+    return DownloadError(f"{wanted.shown}: is too large; at most {wanted.max_bytes} bytes are downloaded")
 
 
 def check_redirect(answer: httpx.Response) -> None:

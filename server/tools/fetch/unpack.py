@@ -31,7 +31,7 @@ class ArchiveError(ServerError):
 
 def stem(name: str) -> str | None:
     """Return a file name without the ending of an archive, None if it has none."""
-    ending = next((each for each in ENDINGS if name.lower().endswith(each)), None)
+    ending = next((known for known in ENDINGS if name.lower().endswith(known)), None)
     return None if ending is None else name[: -len(ending)]
 
 
