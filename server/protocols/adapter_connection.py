@@ -226,12 +226,12 @@ class AdapterConnection(PatientConnection):
             assert self._recognition is not None, "a message arrives only while it runs"
             self._recognition.close()
             self.session, self._recognition = recognition.session, recognition  # no audio was received before
-            self._pending = iter(asked.done(recognition.session.options.sample_rate))
+            self._pending = iter(switch.done(recognition.session.options.sample_rate))
             self._do_pending()
 
-    def _bias(self, asked: Bias) -> None:
-        why, session, phrases = "not supported with greedy decoding", self.session, asked.phrases
-        if not (phrases or asked.prompt or session.keyterms.supported):
+    def _bias(self, bias: Bias) -> None:
+        why, session, phrases = "not supported with greedy decoding", self.session, bias.phrases
+        if not (phrases or bias.prompt or session.keyterms.supported):
             return
         if self._unbuilt is not None:
             why = self._unbuilt

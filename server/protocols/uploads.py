@@ -107,7 +107,7 @@ class Recordings:
         replica = self._replica
         rate, max_s = model.config.sample_rate, replica.settings.max_upload_s
         async with _while_wanted(request, model), forked_recording(replica.forks) as recording:
-            upload = Upload(recording, asked.style, on_segment)
+            upload = Upload(recording, wanted.style, on_segment)
             replica.sessions.add(upload, "upload")
             try:
                 await upload.open(body, wanted.form, rate=rate, max_s=max_s)
@@ -196,10 +196,12 @@ async def read_body(
     try:
         async with asyncio.timeout(None) as deadline:
             timer = _end_at(
-                loop, deadline, lambda: min(end_s, place.too_slow_at(LEAST_BYTES_PER_S) if place else end_s)
+                loop,
+                deadline,
+                lambda: min(end_s, upload_place.too_slow_at(LEAST_BYTES_PER_S) if upload_place else end_s),
             )
-            if place is not None:
-                place.end_early = lambda: deadline.reschedule(loop.time())
+            if upload_place is not None:
+                upload_place.end_early = lambda: deadline.reschedule(loop.time())
             async for part in request.stream():
                 size += len(part)
                 if size > limit_bytes:

@@ -49,11 +49,11 @@ class StreamReceipts:
 
 
 def setup_of(model: ModelService, request: ListenRequest, pairs: Pairs, limits: Limits, vad: str) -> Setup:
-    """Return what a replay of this stream needs. `given` is the query as sent."""
-    query = [pair for pair in in_plain_names(given, TABLE) if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
+    """Return what a replay of this stream needs. `pairs` are the query as sent."""
+    query = [pair for pair in in_plain_names(pairs, TABLE) if pair[0] in TABLE and TABLE[pair[0]].kind is Kind.HONORED]
     without = WITHOUT_EFFECT - {"language"} if model.facts.prompts is not None else WITHOUT_EFFECT
-    kept = [pair for pair in query if pair[0] not in without and pair[0] != "redact"]
-    kept += [("redact", kind) for kind in sorted(request.options.redact)]
+    listed = [pair for pair in query if pair[0] not in without and pair[0] != "redact"]
+    listed += [("redact", kind) for kind in sorted(request.options.redact)]
     kind, beams = _search(model.decoder)
     info = ModelInfo(model.name, model.card.version, model.facts.precision, kind, beams)
     settings = _settings(model.finals_of(request), limits, vad)

@@ -17,7 +17,7 @@ import msgspec
 from model.ctc.words import Word, joined
 from server.audio.raw import PlainCodec
 from server.errors import BadFrame, CloseReason
-from server.protocols.features import NEVER_IGNORED, REDACT, control_text, problem_of
+from server.protocols.features import NEVER_IGNORED, NOTHING, REDACT, control_text, problem_of
 from server.recognition.events import Closed, Event, Final, FinalReason, Partial, StepTiming, VoiceVector
 from server.recognition.keyterms.keyterms import READ_HINTS, usable_hints
 from server.streaming.adapter import Action, Actions, Bias, Finish, Flush, PlainInput, Reject, SendFrame, Skip

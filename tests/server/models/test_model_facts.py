@@ -73,9 +73,7 @@ class Decoded:
 def decoded(model: LoadedModel, outputs: LogProbs) -> Decoded:
     """Decode the outputs (T, …) of one stream."""
     decoders: dict[str, Decoder] = {"": model.decoder, **model.grammars}
-    if model.accurate is not None:
-        decoders["accurate"] = model.accurate
-    decoders |= {f"accurate {name}": grammar for name, grammar in model.accurate_grammars.items()}
+    decoders |= {f"{finals} {name}".rstrip(): decoder for (finals, name), decoder in model.passes.items()}
     state: Any = model.decoder.start(model.facts.config.delay_frames)
     model.decoder.advance([state], outputs[None])
     digests = {name: decoder.digest for name, decoder in decoders.items()}
