@@ -37,12 +37,14 @@ KEPT_S = 60.0
 """Most seconds of frames, or of audio, that a stream keeps. An open text that began earlier has no second pass; usual
 segments are shorter."""
 LEAD_S = 2.0
-"""Seconds before the first open word from which the second pass starts: the first pass may have missed a word there."""
+"""Seconds before the first open word from which a transcriber reads: the first pass may have missed a word there."""
+SHORT_LEAD_S = 0.5
+"""The same for a second pass without one, of which it costs a larger part. Source: model/LOG.md"""
 
 WARM_UP_FRAMES = 16
 
-CONTEXT_S = 2.0
-"""Seconds of audio before the first frame of the second pass, as context for the reader."""
+CONTEXT_S = 0.25
+"""Seconds of audio before the first frame of the second pass, as context for the reader. Source: model/LOG.md"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class TwoPassDecoder(SearchDecoder):
         self.first, self.second = first, second
         self._keeper = keeper_of(first) if reader is None else None
         self._kept = round(KEPT_S / self.frame_s)
-        self._lead = round(LEAD_S / self.frame_s)
+        self._lead = round((SHORT_LEAD_S if transcriber is None else LEAD_S) / self.frame_s)
         self._context = 0 if second.lm is None else second.lm.order - 1
 
     def over(self, search: BeamDecoder) -> TwoPassDecoder:
