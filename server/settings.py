@@ -326,6 +326,11 @@ class Settings(BaseSettings):
         return self.of_model(entry).model_copy(update={"lm": self.lm if english or self.lm == "off" else None})
 
     @property
+    def live_finals(self) -> Literal["fast", "context", "accurate"]:
+        """Finals of most live streams that do not ask."""
+        return "context" if self.finals == "auto" else self.finals
+
+    @property
     def whisper(self) -> Path | None:
         """Folder of the Whisper model that reads finished segments, if there is one."""
         return None if self.second_pass is None else folder_of(self.second_pass)

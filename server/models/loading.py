@@ -89,7 +89,7 @@ def load_decoders(
     by_whisper = whisper_decoder(decoder, facts.config, loaded.languages, settings)
     if by_whisper is not None:
         loaded = replace(loaded, passes={("accurate", ""): by_whisper})
-    usual = loaded.passes.get(("context" if settings.finals == "auto" else settings.finals, ""))
+    usual = loaded.passes.get((settings.live_finals, ""))
     if isinstance(usual, TwoPass):
         usual.warm_up()
     if is_english(loaded.languages):

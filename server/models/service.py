@@ -23,7 +23,6 @@ from server.recognition.keyterms.keyterms import check_speakable
 from server.recognition.recognizer import Recognizer
 from server.recognition.request import (
     ACCURATE,
-    CONTEXT,
     FORKS,
     GRAMMAR,
     RECEIPT,
@@ -52,6 +51,10 @@ NO_SPEAKERS = "diarize: not supported by this server; leave it out, or start the
 NO_AUXILIARY: Mapping[Auxiliary, EngineSource] = {}
 _REPEATED = (RECEIPT, RESUMABLE)  # features that need the same text again, maybe by another server
 NOTHING: Mapping[Feature, str] = {}
+NEEDS: Mapping[Finals, str] = {
+    "accurate": "beam search and a model trained by this project",
+    "context": "beam search, and a network with attention and 8-bit weights trained by this project, without Whisper",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +187,11 @@ class ModelService:
         if grammar not in self.grammars:
             there = f"there is {', '.join(self.grammars)}" if self.grammars else "it has none"
             lacking[GRAMMAR] = f"grammar: the model {self.name!r} does not have {grammar[:SHOWN]!r}; {there}"
-        if ("accurate", grammar) not in self.passes:
-            lacking[ACCURATE] = (
-                f"finals: accurate is not available for model {self.name!r}: it needs beam search and a model "
-                "trained by this project"
-            )
-        if ("context", grammar) not in self.passes:
-            lacking[CONTEXT] = (
-                f"finals: context is not available for model {self.name!r}: it needs beam search, 8-bit weights and a "
-                "network with attention trained by this project, and no second pass by Whisper"
-            )
+        for finals, feature in SECOND_PASS.items():
+            if (finals, grammar) not in self.passes:
+                lacking[feature] = (
+                    f"finals: {finals} is not available for model {self.name!r}: it needs {NEEDS[finals]}"
+                )
         if self._by_whisper and request.options.finals == "accurate":
             lacking |= {
                 feature: f"{feature.name}: cannot be combined with {ACCURATE.name} on this server, whose second pass "

@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pydantic import SecretStr
 
 from batching.thread.step_token import StepToken
+from model.ctc.two_pass import TwoPassDecoder
 from model.decoder import acknowledging_of, rewind_of
-from model.description import ModelDescription
 from model.machine.runtime import steps_at_once
 from server.access.keys import read_secrets
 from server.coordination.coordinator import Coordinator, ModelSlots
@@ -27,6 +27,7 @@ from server.recognition.decoding.segment_threads import threads_of
 from server.recognition.engines import Engines
 from server.recognition.recognizer import Recognizer
 from server.recognition.segments.endpointing import VoiceRules
+from server.recognition.session_options import Finals
 from server.recognition.steps import TOGETHER, Auxiliary
 from server.recognition.turn_questions import TurnQuestions
 from server.recognition.whisper.timed_pass import TimedPass
@@ -35,6 +36,8 @@ from server.resume.tickets import TicketService, read_keys
 from server.settings import Settings
 
 TURN_HZ = 16_000  # of a turn model's audio
+COUNTS_AS: Mapping[Finals, float] = {"fast": 1.0, "context": 2.0, "accurate": 7.0}
+"""Streams without a second pass that fit on the same machine as one with it. Source: docs/measured.md"""
 
 
 class ServiceBuilder:
@@ -81,7 +84,7 @@ class ServiceBuilder:
             config,
             metrics,
             engines=self._engines(model),
-            slots=self._slots(model.name, config, metrics),
+            slots=self._slots(model, metrics),
             second_pass=self._timed_pass if by_whisper else self._second_pass,
             budget_s=self._settings.latency_budget_ms / 1_000,
             fork_slots=self._settings.forks_here,
@@ -168,9 +171,11 @@ class ServiceBuilder:
             model.engines.maker(plan, step_token, clock), make_auxiliary, step_samples=facts.row_samples, clock=clock
         )
 
-    def _slots(self, name: str, config: ModelDescription, metrics: ModelMetrics) -> ModelSlots:
-        step_s = config.step_samples / config.sample_rate
-        slots = self._coordinator.open_slots(name, step_s, metrics.slots_used.set)
+    def _slots(self, model: LoadedModel, metrics: ModelMetrics) -> ModelSlots:
+        config, finals = model.facts.config, self._settings.live_finals
+        counts_as = COUNTS_AS[finals] if isinstance(model.passes.get((finals, "")), TwoPassDecoder) else 1.0
+        step_s = config.step_samples / config.sample_rate / counts_as
+        slots = self._coordinator.open_slots(model.name, step_s, metrics.slots_used.set)
         metrics.capacity.set_function(lambda: float(slots.estimate))
         metrics.reserved.set_function(lambda: float(slots.reserved))
         metrics.slowdown.set_function(lambda: slots.slowdown)

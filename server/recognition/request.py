@@ -8,7 +8,7 @@ from typing import Self
 
 from server.audio.formats import PLAIN, AudioForm
 from server.errors import BadParameter
-from server.recognition.session_options import SessionOptions
+from server.recognition.session_options import Finals, SessionOptions
 from server.text.formatting import PLAIN as NO_STYLE
 from server.text.formatting import Style
 from server.text.numbers.chinese_digits import parts, plain
@@ -60,7 +60,7 @@ def _has_number(request: Request) -> bool:
 GRAMMAR = Feature("grammar", lambda request: request.options.grammar)
 ACCURATE = Feature("finals=accurate", lambda request: request.options.finals == "accurate")
 CONTEXT = Feature("finals=context", lambda request: request.options.finals == "context")
-SECOND_PASS = {"accurate": ACCURATE, "context": CONTEXT}
+SECOND_PASS: Mapping[Finals, Feature] = {"accurate": ACCURATE, "context": CONTEXT}
 REWIND = Feature("rewind", lambda request: request.options.rewind_s, live_only=True)
 REDACT = Feature("redact", lambda request: request.options.redact)
 RECEIPT = Feature("receipt", lambda request: request.options.receipts)

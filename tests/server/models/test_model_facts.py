@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import pickle
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from model.recordings import read_pcm
 from model.speakers.slot_model import SpeakerWeights
 from model.vad.silero import SileroVad
 from server.configuration.models_file import ModelEntry
+from server.coordination.local import LocalCoordinator
 from server.errors import SettingsError
 from server.models.engine_source import EnginePlan, LocalEngines
 from server.models.loading import (
@@ -41,6 +43,7 @@ from server.models.registry import outlines_of
 from server.processes.engine_host import EngineHost
 from server.recognition.engines import MakeEngine
 from server.recognition.steps import TOGETHER, Auxiliary
+from server.replica import build_replica
 from server.settings import Settings
 from tests.support.networks.published import probe_of
 from tests.support.servers.live_server import LiveServer, transcript
@@ -210,6 +213,17 @@ def test_a_server_makes_the_engine_of_a_model_by_its_source(live_server: Callabl
     assert transcript(finals) == "no one"
     assert source.plans == [EnginePlan.of(server.settings, acoustic.config, "model spelling")]
     assert (source.plans[0].capacity, source.plans[0].step_s) == (5 + server.settings.upload_slots + 16, 0.08)
+
+
+def test_a_stream_with_a_second_pass_by_default_counts_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    step_s, open_slots = list[float](), LocalCoordinator.open_slots
+    monkeypatch.setattr(
+        LocalCoordinator, "open_slots", lambda one, *rest: (step_s.append(rest[1]), open_slots(one, *rest))[1]
+    )
+    model = load_local(None, Settings(device="cpu"))
+    for finals in ("auto", "fast", "context", "accurate"):
+        build_replica(Settings(finals=finals, device="cpu"), (model,), {}, time.perf_counter)
+    assert step_s == pytest.approx([0.12, 0.24, 0.12, 0.24 / 7])
 
 
 def test_the_plan_of_a_voice_activity_engine_has_rows_of_one_step_or_of_equal_parts() -> None:
