@@ -86,8 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _timed("8-bit step of GRUs", lambda: gru.slots(capacity=1, largest=1).run([0]), step.step)
 
     def search() -> None:
-        for decoder in second_passes_of(model.facts, decoder_of(model.facts, decoder="beam")).values():
-            decoder.warm_up()
+        for facts in (model.facts, gru.facts):
+            for decoder in second_passes_of(facts, decoder_of(facts, decoder="beam")).values():
+                decoder.warm_up()
 
     _timed("network of finished segments", SegmentTranscriber().warm_up, moonshine.read)
     _timed("levels of the audio", levels.warm_up, levels.write_levels)

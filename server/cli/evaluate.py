@@ -128,13 +128,20 @@ def evaluate(
 
 
 def combinations(options: dict[str, Any], concurrency: int) -> list[Settings]:
-    """Return settings for every precision with every decoder, precisions outermost. Raises: typer.Exit."""
+    """Return settings for every precision with every decoder, precisions outermost. Raises: typer.Exit.
+
+    Options of beam search are not for greedy decoding next to it.
+    """
     # A slot is freed only after its recording's last batch, so there are more slots than concurrent recordings.
     shared = {**options, "max_batch": concurrency, "max_streams": 2 * concurrency}
-    names = [(options[name] or "").split(",") for name in ("precision", "decoder")]
+    precisions, decoders = ((options[name] or "").split(",") for name in ("precision", "decoder"))
+    greedy = {"beams": None, "lm": None} if len(decoders) > 1 else {}
     return [
-        settings_from({**shared, "precision": precision or None, "decoder": decoder or None})
-        for precision, decoder in itertools.product(*names)
+        settings_from(
+            {**shared, "precision": precision or None, "decoder": decoder or None}
+            | (greedy if decoder == "greedy" else {})
+        )
+        for precision, decoder in itertools.product(precisions, decoders)
     ]
 
 

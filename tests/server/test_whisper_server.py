@@ -53,7 +53,7 @@ def reader() -> Reader:
 @pytest.fixture
 def server(reader: Reader, tmp_path: Path) -> Iterator[LiveServer]:
     decoder = WhisperDecoder(spelling_decoder(), reader, "en", CONFIG, "whisper:x")  # type: ignore[arg-type]
-    model = LoadedModel.of(SpellingModel(), spelling_decoder(), "en", ("en",), accurate=decoder)
+    model = LoadedModel.of(SpellingModel(), spelling_decoder(), "en", ("en",), passes={("accurate", ""): decoder})
     key_file, _ = with_keys(tmp_path)
     with LiveServer([model], second_pass_timeout_s=0.5, receipt_key_file=key_file, max_openings_per_s="off") as server:
         yield server

@@ -33,7 +33,7 @@ def server(live_server: Start, decoder: ShoutingDecoder) -> LiveServer:
 
 
 def accurate_model(decoder: ShoutingDecoder) -> LoadedModel:
-    return LoadedModel.of(SpellingModel(), spelling_decoder(), "spelling", ("en",), accurate=decoder)
+    return LoadedModel.of(SpellingModel(), spelling_decoder(), "spelling", ("en",), passes={("accurate", ""): decoder})
 
 
 def said(*parts: str | float) -> list[bytes]:

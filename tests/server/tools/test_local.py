@@ -23,7 +23,7 @@ from tutti_asr_client.messages import Results
 def replica(**settings: Any) -> Replica:
     return build_replica(
         Settings(max_streams=2, **settings),
-        [LoadedModel.of(SpellingModel(), spelling_decoder(), accurate=ShoutingDecoder())],
+        [LoadedModel.of(SpellingModel(), spelling_decoder(), passes={("accurate", ""): ShoutingDecoder()})],
         {},
         time.perf_counter,
     )

@@ -119,7 +119,7 @@ def test_a_recording_on_a_full_server_waits_for_a_live_stream_to_end(live_server
         upload.sendall(WAITED[100:])
         server.wait_until(lambda: server.replica.sessions.count("upload") == 1)
         assert (stage(server, "waiting"), stage(server, "recognizing")) == (1, 0)
-        assert server.replica.models.slots_used == 1
+        assert server.replica.models.slots_used == 2, "the recording keeps its model"
         client.finish()
         assert said(answer_of(upload).json()) == "waited"
     server.wait_idle()

@@ -64,7 +64,7 @@ def test_names_of_the_client_and_of_the_file_are_key_terms(
     [
         ("encoding=opus", "wyoming_port: 'encoding' is not a parameter; valid: finals, grammar, keyterms, redact"),
         ("redact=everything", "wyoming_port: redact"),
-        ("finals=best", "wyoming_port: finals: 'best' is not one of fast, accurate"),
+        ("finals=best", "wyoming_port: finals: 'best' is not one of fast, context, accurate"),
         ("keyterms=/no/such/file", "wyoming_port: keyterms: cannot read /no/such/file"),
     ],
 )
