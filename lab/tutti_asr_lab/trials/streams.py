@@ -158,10 +158,10 @@ async def play_resumable(url: str, audio: Audio, *, realtime: bool = True) -> Ou
 
 
 async def play_plain(url: str, audio: Audio, *, realtime: bool = True) -> Outcome:
-    """Play as a client that does not reconnect. Problems are stored in the outcome, not raised."""
+    """Play as a client that does not reconnect, with the finals of one that does. The outcome has the problems."""
     outcome = Outcome(audio)
     try:
-        async with connect(url, dead_after_s=DEAD_AFTER_S) as client:
+        async with connect(url, dead_after_s=DEAD_AFTER_S, finals="fast") as client:
             outcome.connected_at.append(asyncio.get_running_loop().time())
             await _converse(client, client, outcome, realtime=realtime)
     except ClientError as error:

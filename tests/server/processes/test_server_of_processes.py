@@ -257,7 +257,7 @@ def test_resumable_streams_of_a_killed_front_end_continue_at_another(
 ) -> None:
     two.until(two.both_serve)
     ended: list[int] = []
-    outcomes = during(two, played, lambda: kill_a_front_end(two, ended), resumable=True, finals="context")
+    outcomes = during(two, played, lambda: kill_a_front_end(two, ended), resumable=True)
     check(outcomes, texts)
     assert [sum(bool(outcome.lost_at) for outcome in outcomes)] == ended
     assert {outcome.events.resumed for outcome in outcomes if outcome.lost_at} == {1}
