@@ -44,7 +44,8 @@ _GRAMMAR_NAME = re.compile(r"[a-z]{2,3}-[A-Za-z0-9_.-]+")
 WEIGHTS_SUFFIX = ".weights.json"  # after the model's name; `tutti lm tune` writes it
 PHONES_WEIGHTS_SUFFIX = ".phones.weights.json"  # the same for searches over phones
 
-SECOND_PASS_BEAMS = 512  # of the second pass. Source: model/LOG.md
+SECOND_PASS_BEAMS = 512  # of accurate finals. Source: model/LOG.md
+CONTEXT_LEAD_S = 0.5  # of a second pass that is only the network again, and of which more would be a large part
 
 DecoderName = Literal["auto", "greedy", "beam"]
 SecondPassName = Literal["context", "accurate"]
@@ -269,7 +270,7 @@ def second_passes_of(
     if isinstance(config, AttentionConfig):
         width, _ = config.interim_limits
         narrow = own_search(config, min(width, decoder.beams), language, limits=config.interim_limits)
-        passes["context"] = TwoPassDecoder(narrow, decoder, reader)
+        passes["context"] = TwoPassDecoder(narrow, decoder, reader, lead_s=CONTEXT_LEAD_S)
     return passes
 
 

@@ -37,9 +37,7 @@ KEPT_S = 60.0
 """Most seconds of frames, or of audio, that a stream keeps. An open text that began earlier has no second pass; usual
 segments are shorter."""
 LEAD_S = 2.0
-"""Seconds before the first open word from which a transcriber reads: the first pass may have missed a word there."""
-SHORT_LEAD_S = 0.5
-"""The same for a second pass without one, of which it costs a larger part. Source: model/LOG.md"""
+"""Seconds before the first open word from which the second pass starts: the first pass may have missed a word there."""
 
 WARM_UP_FRAMES = 16
 
@@ -103,12 +101,14 @@ class TwoPassDecoder(SearchDecoder):
         second: BeamDecoder,
         reader: Reader | None = None,
         transcriber: Transcriber | None = None,
+        *,
+        lead_s: float = LEAD_S,
     ) -> None:
         """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError.
 
         Without a `reader` the second pass searches the stream's own outputs.
         """
-        self._reader, self._transcriber = reader, transcriber
+        self._reader, self._transcriber, self._lead_s = reader, transcriber, lead_s
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
@@ -116,12 +116,12 @@ class TwoPassDecoder(SearchDecoder):
         self.first, self.second = first, second
         self._keeper = keeper_of(first) if reader is None else None
         self._kept = round(KEPT_S / self.frame_s)
-        self._lead = round((SHORT_LEAD_S if transcriber is None else LEAD_S) / self.frame_s)
+        self._lead = round(lead_s / self.frame_s)
         self._context = 0 if second.lm is None else second.lm.order - 1
 
     def over(self, search: BeamDecoder) -> TwoPassDecoder:
         """Return a decoder of both passes by one search, such as a grammar's, over the same outputs; no transcriber."""
-        return TwoPassDecoder(search, search, self._reader)
+        return TwoPassDecoder(search, search, self._reader, lead_s=self._lead_s)
 
     @property
     def reads_audio(self) -> bool:
