@@ -79,11 +79,6 @@ class KeptFrames:
     symbols: bytearray = field(default_factory=bytearray)
     values: bytearray = field(default_factory=bytearray)
 
-    @property
-    def end(self) -> int:
-        """Frame after the last."""
-        return self.begin + len(self.counts)
-
     def drop(self, until: int) -> None:
         """Drop the frames before `until`."""
         frames = until - self.begin

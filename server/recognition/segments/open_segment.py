@@ -291,7 +291,8 @@ class SegmentAudio:
     def __init__(self, config: ModelDescription) -> None:
         step_s = config.step_samples / config.sample_rate
         self._frames = round(step_s / config.frame_s)  # frames per step
-        self._before, self._most = round(CONTEXT_S / step_s), round((READ_AGAIN_S + CONTEXT_S) / step_s)
+        before_s = CONTEXT_S + config.delay_frames * config.frame_s  # decoded frames lag the audio that was sent
+        self._before, self._most = math.ceil(before_s / step_s), math.ceil((READ_AGAIN_S + before_s) / step_s)
         self._steps: deque[PCM] = deque()
         self.again: deque[PCM] = self._steps  # receives the steps that a resumed client sends again, before all others
         self._first = 0  # number of the oldest step that is kept

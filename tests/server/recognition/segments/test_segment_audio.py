@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +17,8 @@ from tests.support.streams.session_bench import SessionBench
 
 STEP = CONFIG.step_samples
 FRAMES = CONFIG.frames_per_step
-BEFORE = round(CONTEXT_S * CONFIG.sample_rate / STEP)
-MOST = round((CONTEXT_S + KEPT_S) * CONFIG.sample_rate / STEP)
+BEFORE = math.ceil((CONTEXT_S / CONFIG.frame_s + CONFIG.delay_frames) / FRAMES)
+MOST = math.ceil(((CONTEXT_S + KEPT_S) / CONFIG.frame_s + CONFIG.delay_frames) / FRAMES)
 
 
 class Rereading(GreedyDecoder):
