@@ -21,16 +21,11 @@ import typer
 from typer.testing import CliRunner
 
 from model.acoustic import load_model
-from model.evaluation import ceiling
 from model.evaluation.ceiling import SLOW_NS
-from model.int8_model import Int8Model
-from model.torch_model import TorchModel
 from server.cli import app
 from server.configuration.variables import OPTIONS
 from server.settings import Settings
 from tests.support.audio.speech import SAMPLES
-from tests.support.needs import need_precision
-from tests.support.networks.quantized_networks import random_quantized
 from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.servers.recognizers.wavering import WaveringDecoder
 
@@ -176,24 +171,6 @@ def test_evaluate_prints_one_json_document_as_its_last_line() -> None:
     assert ("log_prob_difference_to_fp32" in of_gru) == (of_gru["precision"] != "fp32")
     assert figures["by_source"]["samples"]["utterances"] == len(SAMPLES.read_text().splitlines())
     assert figures["precision"] == load_model().precision
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_ceiling_measures_every_precision(precision: str) -> None:
-    need_precision(precision)
-    model = Int8Model(random_quantized(), "x") if precision == "int8" else TorchModel.random(precision=precision)
-    figures = ceiling.measure(model, (1, 2))
-    assert figures.precision == precision
-    assert min(figures.product_gflops, figures.step_gflops) > 0
-
-
-def test_ceiling_counts_two_operations_per_weight_and_frame() -> None:
-    """The first convolution has twice as many frames."""
-    model = TorchModel.random()
-    weights = {name: each for name, each in model.network.state_dict().items() if name.endswith(".weight")}
-    sizes = {name: each.numel() for name, each in weights.items() if each.ndim == 2 and "lookahead" not in name}
-    per_frame = sum(sizes.values()) + sizes["conv0.product.weight"]
-    assert model.config.step_operations == 2 * model.config.frames_per_step * per_frame
 
 
 def test_ceiling_prints_one_json_document() -> None:

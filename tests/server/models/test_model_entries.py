@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
-from server.settings import Settings
+from server.models.loading import load_served
+from server.models.registry import outlines_of
+from server.settings import SHIPPED_ON_DEMAND, Settings
 
 
 def read(folder: Path, text: str) -> Settings:
@@ -111,3 +114,53 @@ def test_a_file_and_a_model_are_not_given_together(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_is_said_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"models_file: .*No such file"):
         Settings(models_file=tmp_path / "none.toml").of_models()
+
+
+def test_without_settings_the_shipped_models_are_served_the_others_on_demand() -> None:
+    named = [(entry.name, entry.on_demand) for entry, _ in Settings().of_models() if entry is not None]
+    assert named == [(name, True) for name in ("tutti-fast", "tutti-economy", "tutti-gru", "tutti-mandarin")]
+    *_, mandarin = outlines_of(Settings())
+    loaded, _ = load_served(Settings(model=["zh=tutti-mandarin"]))
+    assert (mandarin.languages, mandarin.card.uuid) == (("zh",), loaded[0].card.uuid)
+    assert (mandarin.card.version, mandarin.card.architecture) == (loaded[0].card.version, "ctc-rnn")
+    for alone in (Settings(model="tutti-gru"), Settings(model=["en=tutti-gru"])):
+        assert not any(outline.on_demand for outline in outlines_of(alone))
+
+
+def test_a_language_model_of_words_is_for_all_english_models_and_not_for_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    another = ModelEntry(name="another", path=Path("tutti-gru"), languages=("en",), on_demand=True)
+    monkeypatch.setattr("server.settings.SHIPPED_ON_DEMAND", (another, *SHIPPED_ON_DEMAND))
+    found = [own.lm for _, own in Settings(lm="words.arpa").of_models()]
+    english = [entry for entry in SHIPPED_ON_DEMAND if entry.languages == ("en",)]
+    assert found == [Path("words.arpa")] * (2 + len(english)) + [None]
+    assert {own.lm for _, own in Settings(lm="off").of_models()} == {"off"}
+
+
+def test_a_file_says_which_models_wait_for_demand(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    english, mandarin = '[[model]]\nname = "en"\npath = "tutti-gru"\n', '[[model]]\nname = "zh"\npath = "a"\n'
+    file.write_text(f"{mandarin}on_demand = true\n{english}")
+    listed = [(entry.name, entry.on_demand) for entry, _ in Settings(models_file=file).of_models() if entry]
+    assert listed == [("en", False), ("zh", True)], "the default is one that is loaded"
+    for text, wrong in (
+        (f"{mandarin}on_demand = true\n", "one model has to be loaded at the start"),
+        (f"{english}{mandarin}on_demand = true\ndefault = true\n", "'zh' is the default, which is loaded at the start"),
+    ):
+        file.write_text(text)
+        with pytest.raises(SettingsError, match=wrong):
+            Settings(models_file=file).of_models()
+
+
+def test_a_published_model_on_demand_needs_languages(tmp_path: Path) -> None:
+    graph, file = tmp_path / "model.onnx", tmp_path / "models.toml"
+    graph.write_bytes(b"not read")
+    table = f'[[model]]\nname = "en"\npath = "tutti-gru"\n[[model]]\nname = "x"\npath = "{graph}"\non_demand = true\n'
+    file.write_text(table)
+    with pytest.raises(
+        SettingsError, match="models_file: the model 'x' is loaded on demand, so `languages` must be set for it"
+    ):
+        outlines_of(Settings(models_file=file))
+    file.write_text(table + 'languages = ["de"]\n')
+    assert outlines_of(Settings(models_file=file))[1].languages == ("de",)
