@@ -1,7 +1,6 @@
 """Live WebSocket connection: reading, writing and time limits around a sans-I/O session.
 
 Protocols are subclasses of `server.streaming.slow_messages`; `server.streaming.closing` has the table of its end.
-
 Messages and results are handled in callbacks, without tasks. Nothing blocks on compute: reading pauses only while the
 client's own audio is ahead of the engine, so that TCP slows the client down. Every wait has a time limit: for an idle
 client, a stalled engine, a client that does not read, and a close that is not answered.
@@ -126,8 +125,7 @@ class Connection(ABC):
         self._transition(ConnectionEvent.SERVER_DRAINS)
 
     def _facts(self) -> dict[str, object]:
-        """Return extra fields for the log line `stream opened`."""
-        return {}
+        return {}  # more fields of the log line `stream opened`
 
     # The end
 
@@ -138,11 +136,10 @@ class Connection(ABC):
 
         `reason` and `close` override the event's reason and that reason's close frame.
         """
-        before = self._state
+        before, reason = self._state, reason or event.reason
         self._state = state = next_state(before, event)
         if state is before:
             return False
-        reason = reason or event.reason
         if before.sends and not state.sends:
             self._reason = reason
             self._stop_recognition()
@@ -397,7 +394,7 @@ class Connection(ABC):
         due = self._deadlines.due(now, written_s, answer_due=self._answer_due, listening=listening)
         if due is not None:
             self._handle_short()
-        if due is not None and self._state.sends:
-            self._transition(due)
+            if self._state.sends:
+                self._transition(due)
         if self._state.sends:
             self._arm(self._deadlines.wait_s(now))
