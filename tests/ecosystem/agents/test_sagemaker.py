@@ -1,4 +1,4 @@
-"""Pipecat's two services for SageMaker, unmodified, with Amazon's own client over HTTP/2: only its address is changed.
+"""Pipecat's two services for SageMaker, unmodified, with Amazon's own client: one address and one fault are changed.
 
 Between them and the server is `drivers/sagemaker_router.cjs` instead of SageMaker. `@deepgram/sagemaker` sends the same
 requests with the same client for node; it is not in npm's registry.
@@ -69,12 +69,8 @@ def test_a_stream(router: Driver, pipecat: Driver, certificate: Path, spoken: Sp
 
 
 def test_a_stream_with_turns(router: Driver, pipecat: Driver, certificate: Path, spoken: Spoken) -> None:
-    steps = [
-        ("push", spoken("order", 2.0)),
-        ("wait", "final"),
-        ("push", spoken("porch_fan", 2.0)),
-        ("wait", "final", 2),
-    ]
+    first, second = spoken("order", 2.0), spoken("porch_fan", 2.0)
+    steps = [("push", first), ("wait", "final"), ("push", second), ("wait", "final", 2)]
     events = run(router, pipecat, certificate, steps, turns=True, options={"enable_eager_end_of_turn": True})
     assert said(events) == [text("order"), text("porch_fan")]
     assert text("order") in [plain(event["text"]) for event in events if event["event"] == "eager"]
@@ -85,7 +81,6 @@ def test_a_stream_with_turns(router: Driver, pipecat: Driver, certificate: Path,
 def test_a_refusal_is_a_model_error_with_the_servers_reason(
     router: Driver, pipecat: Driver, certificate: Path, *, turns: bool
 ) -> None:
-    options = {"encoding": "g729"}
-    events = run(router, pipecat, certificate, [("wait", "error")], turns=turns, options=options)
+    events = run(router, pipecat, certificate, [("wait", "error")], turns=turns, options={"encoding": "g729"})
     why = [event["error"] for event in events if event["event"] == "error"]
     assert "encoding" in why[0], why

@@ -17,10 +17,8 @@ FRAME_SAMPLES = RATE_HZ // 100  # as LiveKit's rooms deliver them
 
 def frames_of(path: str) -> list[rtc.AudioFrame]:
     raw = read_audio(path)
-    return [
-        rtc.AudioFrame(chunk, RATE_HZ, 1, len(chunk) // 2)
-        for chunk in (raw[start : start + 2 * FRAME_SAMPLES] for start in range(0, len(raw), 2 * FRAME_SAMPLES))
-    ]
+    chunks = (raw[start : start + 2 * FRAME_SAMPLES] for start in range(0, len(raw), 2 * FRAME_SAMPLES))
+    return [rtc.AudioFrame(chunk, RATE_HZ, 1, len(chunk) // 2) for chunk in chunks]
 
 
 def make(
@@ -49,12 +47,8 @@ async def stream(
 ) -> None:
     """Steps: ("push", file), ("flush",), ("wait", event type, times), ("update", options), ("signal",).
 
-    `retries` are arguments of `APIConnectOptions`.
-
-    Then the input ends.
-
-    Left to itself the client notices its end only at its next keep-alive, up to 5 s later: so it ends on a signal.
-    That of turns ends when the server closes.
+    `retries` are arguments of `APIConnectOptions`. Then the input ends. Left to itself the client notices
+    its end only at its next keep-alive, up to 5 s later: so it ends on a signal. That of turns ends as the server does.
     """
     async with aiohttp.ClientSession() as session:
         client, happened = make(host, key, session, options or {}, turns=turns), Happened()

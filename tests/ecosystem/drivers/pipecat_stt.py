@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,9 +78,8 @@ async def stream(
 ) -> None:
     """Perform these steps, then send an EndFrame. `turns`: with the client of Deepgram's Flux protocol.
 
-    `trusted` is the certificate of SageMaker at `host`: the services for it are used, without the key.
-
-    The option `settings` has the fields of `DeepgramSTTService.Settings`.
+    `trusted` is the certificate of SageMaker at `host`: the services for it are used, without the key. The option
+    `settings` has the fields of `DeepgramSTTService.Settings`. Steps:
 
     ("start",) and ("stop",) of speech as a VAD reports it, ("push", file), ("wait", event, times), ("signal",),
     ("connected",), ("confirmed",).
@@ -119,8 +119,13 @@ async def stream(
 
 
 def on_sagemaker(host: str, trusted: str, options: dict[str, Any], *, turns: bool) -> FrameProcessor:
-    """The service for SageMaker; its client of Amazon gets another address, and trusts the certificate there."""
+    """The service for SageMaker; its client of Amazon gets another address, and trusts the certificate there.
+
+    A fault of that client is mended: a message after its reader was cancelled is an error, and closing never ends
+    (awslabs/aws-crt-python, pull request 700).
+    """
     from awscrt import io
+    from awscrt.aio import http
     from pipecat.services.aws.sagemaker import bidi_client
 
     plain, made = io.TlsContextOptions.__init__, bidi_client.SageMakerBidiClient.__init__
@@ -133,6 +138,12 @@ def on_sagemaker(host: str, trusted: str, options: dict[str, Any], *, turns: boo
         made(client, *arguments, **named)
         client.bidi_endpoint = f"https://{host}"
 
+    class Settable(Future):  # also after its reader was cancelled
+        def set_result(self, result: Any) -> None:
+            if not self.cancelled():
+                super().set_result(result)
+
+    http.Future = Settable
     io.TlsContextOptions.__init__, bidi_client.SageMakerBidiClient.__init__ = trusting, elsewhere
     os.environ |= {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
     if turns:
