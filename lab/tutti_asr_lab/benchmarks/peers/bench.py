@@ -23,8 +23,8 @@ from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure
-from loadtest.peers.contestants import Contestant, Probe, next_round, thinned
 from tutti_asr_client.errors import ClientError
+from tutti_asr_lab.benchmarks.peers.contestants import Contestant, Probe, next_round, thinned
 
 WARMUP_S = 2.0
 DRAIN_S = 5.0

@@ -1,4 +1,4 @@
-"""`python -m loadtest.peers`: tutti and other servers with the same weights, machine and load.
+"""`python -m tutti_asr_lab.benchmarks.peers`: tutti and other servers with the same weights, machine and load.
 
 Finds the highest number of live streams that each server sustains within the latency objective, and writes a report.
 """
@@ -18,11 +18,11 @@ import typer
 from rich.console import Console
 
 from loadtest.errors import BadManifest, ServerNotReady
-from loadtest.peers import bench, report
-from loadtest.peers.contestants import Contestant, Findings, Probe, chosen
 from loadtest.program import EXIT_INTERRUPTED, EXIT_OK, RESULTS, ResultName, carry_out
 from loadtest.reports import environment, machine, pages
 from loadtest.served import ROOT
+from tutti_asr_lab.benchmarks.peers import bench, report
+from tutti_asr_lab.benchmarks.peers.contestants import Contestant, Findings, Probe, chosen
 
 PACKAGES = ("uvicorn", "torch", "sherpa-onnx", "onnx", "onnxruntime")
 PREPARED_WITHIN_S = 300.0
@@ -65,7 +65,7 @@ def main(
             pages.show_written(findings, report.write(findings, folder, name))
         return code
 
-    carry_out("loadtest.peers", work)
+    carry_out("tutti_asr_lab.benchmarks.peers", work)
 
 
 def read(path: Path) -> tuple[Probe, ...]:
@@ -87,7 +87,7 @@ def _export(contestants: tuple[Contestant, ...], folder: Path) -> None:
 def _quantize(contestants: tuple[Contestant, ...], source: Path, target: Path) -> None:
     """Write the published model in dynamic int8 for sherpa-onnx. Raises: ServerNotReady."""
     if any("{int8}" in one.command for one in contestants):
-        module = "loadtest.peers.dynamic_int8"
+        module = "tutti_asr_lab.benchmarks.peers.dynamic_int8"
         _prepare(f"quantize the model in {source}", module, str(source.absolute()), str(target))
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadtest.measurement.plot import picture
-from loadtest.peers.contestants import Contestant, Findings, Probe
 from loadtest.reports import pages
 from loadtest.reports.pages import percentile, place_lines
+from tutti_asr_lab.benchmarks.peers.contestants import Contestant, Findings, Probe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,18 +20,18 @@ from loadtest.errors import BadManifest, BadSettings, PeerMissing, ServerNotRead
 from loadtest.generator.answers import Answer, decode_answer
 from loadtest.generator.latencies import Spread
 from loadtest.generator.level import Schedule
-from loadtest.peers import bench
-from loadtest.peers.__main__ import read
-from loadtest.peers.bench import CLOSE, MOST, Search
-from loadtest.peers.contestants import ALL, DEFAULT, OURS, Findings, Probe, chosen
-from loadtest.peers.report import markdown, quantile, rows, write
 from loadtest.reports.environment import describe
 from tests.support.deployment.edge import wait_until
 from tests.support.needs import need_package
+from tutti_asr_lab.benchmarks.peers import bench
+from tutti_asr_lab.benchmarks.peers.__main__ import read
+from tutti_asr_lab.benchmarks.peers.bench import CLOSE, MOST, Search
+from tutti_asr_lab.benchmarks.peers.contestants import ALL, DEFAULT, OURS, Findings, Probe, chosen
+from tutti_asr_lab.benchmarks.peers.report import markdown, quantile, rows, write
 
 
 def test_the_load_generator_can_decode_the_messages() -> None:
-    peer = need_package("loadtest.peers.sherpa_server")
+    peer = need_package("tutti_asr_lab.benchmarks.peers.sherpa_server")
     for at_s, last in ((0.5, False), (1.0, True)):
         answer = decode_answer(peer.results(at_s, "so far", is_final=last).encode())
         assert isinstance(answer, Answer)

@@ -14,7 +14,7 @@ from tests.support.networks.published import probe_of
 need_package("onnx")
 need_package("onnxruntime")
 
-from loadtest.peers.dynamic_int8 import write  # noqa: E402 - needs onnxruntime
+from tutti_asr_lab.benchmarks.peers.dynamic_int8 import write  # noqa: E402 - needs onnxruntime
 
 
 @pytest.mark.parametrize("variant", ["zipformer2-ctc", "nemo-ctc", "zipformer2-transducer", "nemo-transducer"])

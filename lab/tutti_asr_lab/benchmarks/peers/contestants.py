@@ -46,7 +46,7 @@ _SERVE = (sys.executable, "-m", "server.cli", "serve", "--host", "127.0.0.1")
 _TUTTI = (*_SERVE, "--decoder", "greedy", "--max-streams", "1024")
 _OURS_FP32 = (*_TUTTI, "--model", "{onnx}", "--precision", "fp32")
 _OURS_INT8 = (*_TUTTI, "--model", "{onnx}", "--precision", "int8")
-_SHERPA = (sys.executable, "-m", "loadtest.peers.sherpa_server", "--folder")
+_SHERPA = (sys.executable, "-m", "tutti_asr_lab.benchmarks.peers.sherpa_server", "--folder")
 _FP32, _INT8 = (*_SHERPA, "{onnx}", "--published"), (*_SHERPA, "{int8}", "--published")
 _TWO = ("--threads", "2")
 _PUBLISHED = "the same published model"
@@ -75,7 +75,7 @@ def chosen(names: str) -> tuple[Contestant, ...]:
     if unknown := [name for name in wanted if name not in by_name]:
         raise BadSettings(f"--peers {', '.join(unknown)}: must be one of {', '.join(by_name)}")
     if any(name.startswith("sherpa") for name in wanted) and importlib.util.find_spec("sherpa_onnx") is None:
-        raise PeerMissing("sherpa_onnx not installed: pip install -e '.[peers]'")
+        raise PeerMissing("sherpa_onnx not installed: pip install 'tutti-asr[onnx]'")
     return tuple(by_name[name] for name in wanted)
 
 

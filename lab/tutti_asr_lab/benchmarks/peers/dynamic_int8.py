@@ -1,7 +1,7 @@
 """Dynamic int8 files of a published model, made from its graphs in floats as the scripts of released models make them.
 
-`python -m loadtest.peers.dynamic_int8 SOURCE TARGET` runs in a process of its own, since a graph is several
-times in memory meanwhile. Int8 files that the source has are copied.
+`python -m tutti_asr_lab.benchmarks.peers.dynamic_int8 SOURCE TARGET` runs in a process of its own, since a graph is
+several times in memory meanwhile. Int8 files that the source has are copied.
 
 Source: icefall's scripts that export streaming zipformers; sherpa-onnx's scripts for NeMo.
 """
