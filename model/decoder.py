@@ -270,7 +270,9 @@ def second_passes_of(
     if isinstance(config, AttentionConfig):
         width, _ = config.interim_limits
         narrow = own_search(config, min(width, decoder.beams), language, limits=config.interim_limits)
-        passes["context"] = TwoPassDecoder(narrow, decoder, reader, lead_s=CONTEXT_LEAD_S)
+        marking = acknowledging_of(facts, decoder)
+        sounds = None if marking is None else marking.network
+        passes["context"] = TwoPassDecoder(narrow, decoder, reader, lead_s=CONTEXT_LEAD_S, acknowledgements=sounds)
     return passes
 
 

@@ -118,7 +118,7 @@ class Settings(BaseSettings):
     finals: Literal["auto", "fast", "context", "accurate"] = "auto"
     """Finals of requests that do not ask. With `context` the network computes each finished segment once more, as a
     whole; with `accurate` a larger one reads it as well. `auto`: accurate for recordings, context for live streams,
-    fast for turns and for streams that resume."""
+    fast for streams that resume."""
     second_pass: Annotated[str, AfterValidator(whisper_folder)] | None = None
     """`whisper:DIR`: accurate finals by this Whisper model, for models of its languages, if they come in time."""
     second_pass_timeout_s: float = Field(2.0, gt=0)

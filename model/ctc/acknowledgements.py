@@ -91,15 +91,22 @@ class AcknowledgementNetwork:
             raise ModelError(f"{path}: not for a model with these {len(phones)} phones; learn it again, or remove it")
         return cls(np.array(read.hidden, np.int64), np.array(read.output, np.int64), read.threshold, digest_of(text))
 
+    def marked(self, words: tuple[Word, ...], log_probs: LogProbs, first: int, frame_s: float) -> tuple[Word, ...]:
+        """Return a segment's words, all marked if its speech only acknowledges; log_probs (T, V) from frame `first`."""
+        if not may_be_marked(words):
+            return words
+        begin = max(round(words[0].start_s / frame_s) - round(BEFORE_S / frame_s) - first, 0)
+        end = round(words[-1].end_s / frame_s) + round(AFTER_S / frame_s) - first
+        marks = end > begin and self.acknowledges(log_probs[begin:end])
+        return tuple(structs.replace(word, acknowledges=True) for word in words) if marks else words
+
     def acknowledges(self, log_probs: LogProbs) -> bool:
         """Whether the speech in log_probs (T, V) only acknowledges."""
         features = features_of(log_probs)
-        return features is not None and self.output_of(features) >= self.threshold
-
-    def output_of(self, features: NDArray[np.int64]) -> int:
-        """Return the output for features (F,)."""
+        if features is None:
+            return False
         hidden = np.maximum(self.hidden[:, :-1] @ features + self.hidden[:, -1], 0)  # (H,)
-        return int(hidden @ self.output)
+        return int(hidden @ self.output) >= self.threshold
 
 
 @dataclass(slots=True, eq=False)
@@ -115,14 +122,13 @@ class AcknowledgingDecoder(SearchDecoder):
 
     def __init__(self, search: BeamDecoder, network: AcknowledgementNetwork) -> None:
         super().__init__(search)
-        self._network = network
-        self._before, self._after = round(BEFORE_S / self.frame_s), round(AFTER_S / self.frame_s)
+        self.network = network
         self._kept = round(2 * LONGEST_S / self.frame_s)
 
     @property
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
-        return digest_of("acknowledgements", self.search.digest, self._network.digest)
+        return digest_of("acknowledgements", self.search.digest, self.network.digest)
 
     def warm_up(self) -> None:
         """Compile all entry points, or load them from disk, so that the first stream need not wait."""
@@ -149,10 +155,6 @@ class AcknowledgingDecoder(SearchDecoder):
     def take(self, state: AcknowledgingState, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment; all are marked or none is."""
         words: tuple[Word, ...] = self.search.take(state.first, count)
-        if count is not None or not may_be_marked(words):
+        if count is not None or not state.outputs:
             return words
-        first = state.frames - state.kept  # frame of the first output
-        begin = max(round(words[0].start_s / self.frame_s) - self._before - first, 0)
-        end = round(words[-1].end_s / self.frame_s) + self._after - first
-        marks = end > begin and self._network.acknowledges(np.concatenate(state.outputs)[begin:end])
-        return tuple(structs.replace(word, acknowledges=True) for word in words) if marks else words
+        return self.network.marked(words, np.concatenate(state.outputs), state.frames - state.kept, self.frame_s)

@@ -22,6 +22,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from model.ctc.acknowledgements import AcknowledgementNetwork
 from model.ctc.beam import BeamDecoder
 from model.ctc.beam_state import SearchDecoder, SearchedState
 from model.ctc.bias import NO_BIAS, Bias
@@ -103,12 +104,14 @@ class TwoPassDecoder(SearchDecoder):
         transcriber: Transcriber | None = None,
         *,
         lead_s: float = LEAD_S,
+        acknowledgements: AcknowledgementNetwork | None = None,
     ) -> None:
         """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError.
 
-        Without a `reader` the second pass searches the stream's own outputs.
+        Without a `reader` the second pass searches the stream's own outputs. `acknowledgements` marks its words.
         """
         self._reader, self._transcriber, self._lead_s = reader, transcriber, lead_s
+        self._acknowledgements = acknowledgements
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
@@ -138,7 +141,8 @@ class TwoPassDecoder(SearchDecoder):
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
         digests = [self.first.digest, self.second.digest]
-        digests += ["" if part is None else part.digest for part in (self._reader, self._transcriber)]
+        parts = self._reader, self._transcriber, self._acknowledgements
+        digests += ["" if part is None else part.digest for part in parts]
         return digest_of(f"two passes {self._kept} {self._lead}", *digests)
 
     def warm_up(self) -> None:
@@ -262,10 +266,12 @@ class TwoPassDecoder(SearchDecoder):
         state = state_at(
             second, text.begin, text.bias, lm_state=text.lm_state, onset=text.onset, last_end=text.last_end
         )
-        second.search([state], self._log_probs(text))
+        log_probs = self._log_probs(text)
+        second.search([state], log_probs)
         words = second.take(state)
         second.release(state)
-        return words
+        network = self._acknowledgements
+        return words if network is None else network.marked(words, log_probs[0], text.begin, self.frame_s)
 
     def _log_probs(self, text: OpenText) -> LogProbs:
         """Return the log-probs (1, T, V) of an open text's frames."""

@@ -150,11 +150,16 @@ class ModelService:
         assert chosen is not None, "checked"
         return chosen
 
+    def marks_acknowledgements(self, request: Request) -> bool:
+        """Whether the decoder of a request marks them by their sound."""
+        decoders = self.acknowledging, self.passes.get(("context", ""))
+        return self.acknowledging is not None and self.decoder_for(request) in decoders
+
     def finals_of(self, request: Request) -> Finals:
         """Return the finals of a request: those that it asks for, else the default, which yields to other features.
 
         By default recordings have accurate ones. Live streams have those of the network with the segment as context,
-        but turns do not, whose early ends would wait, nor streams that resume, whose clients would send audio again.
+        but streams that resume do not, whose clients would send audio again.
         """
         options, finals = request.options, self.finals
         if options.finals is not None:
@@ -162,7 +167,7 @@ class ModelService:
         if finals == "auto" and not request.live:
             finals = "accurate"
         elif finals == "auto":
-            finals = "fast" if options.resumable or options.fork_after_s is not None else "context"
+            finals = "fast" if options.resumable else "context"
         foreign = self._by_whisper and any(feature.counts(request) for feature in _REPEATED)
         if foreign or (finals, options.grammar) not in self.passes or is_excluded(SECOND_PASS[finals], request):
             return "fast"

@@ -49,7 +49,7 @@ async def admit_turns(replica: Replica, socket: WebSocket, request_id: str) -> A
             delay_s=delay_s,
             forks=session.options.forks,
             audio_warnings=lambda: decoder.warnings,
-            marks=model.decoder_for(request) is model.acknowledging,
+            marks=model.marks_acknowledgements(request),
         ),
         replica.connection_context(keep_alive=False),
         protocol="flux",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from model.acoustic import load_model
 from model.ctc.acknowledgements import PARTS, AcknowledgementNetwork, AcknowledgingDecoder, features_of
+from model.ctc.two_pass import TwoPassDecoder
 from model.decoder import acknowledging_of, decoder_of
 from model.errors import ModelError
 from tests.support.decoding.beam_toys import LETTERS, decoder
@@ -21,11 +22,15 @@ FEATURES = (PARTS + 1) * len(LETTERS) + 1
 A, B = LETTERS.index("a"), LETTERS.index("b")
 
 
-def toy() -> AcknowledgingDecoder:
+def network() -> AcknowledgementNetwork:
     """Marks segments that have the letter a in the second quarter of their speech and b in the last one."""
     hidden = np.zeros((1, FEATURES + 1), np.int64)
     hidden[0, [len(LETTERS) + A, (PARTS - 1) * len(LETTERS) + B]] = 1
-    return AcknowledgingDecoder(decoder(), AcknowledgementNetwork(hidden, np.ones(1, np.int64), 400, "toy"))
+    return AcknowledgementNetwork(hidden, np.ones(1, np.int64), 400, "toy")
+
+
+def toy() -> AcknowledgingDecoder:
+    return AcknowledgingDecoder(decoder(), network())
 
 
 def marks(made: AcknowledgingDecoder, text: str, sizes: list[int], *, copied: bool = False) -> list[tuple[str, bool]]:
@@ -58,6 +63,18 @@ def test_a_later_segment_is_judged_by_its_own_sound() -> None:
     ):
         made.advance([state], log_probs(spell(text), certainty=0.96)[None])
         assert [word.acknowledges for word in made.take(state)] == [marked]
+
+
+def test_a_second_pass_marks_the_words_of_its_own_segment() -> None:
+    made, quiet = TwoPassDecoder(decoder(8), decoder(32), acknowledgements=network()), "_" * 15
+    state = made.start(0)
+    for text, words in ((f"{quiet}bbaa{quiet}", [("ba", False)]), (f"{quiet * 9}aabb{quiet}", [("ab", True)])):
+        made.advance([state], log_probs(spell(text), certainty=0.96)[None])
+        again = made.second_pass(state, None)
+        assert again is not None
+        assert [(word.text, word.acknowledges) for word in again()] == words
+        made.take(state)
+    assert made.digest != TwoPassDecoder(decoder(8), decoder(32)).digest
 
 
 def test_words_taken_before_the_segment_ends_are_not_marked() -> None:

@@ -62,6 +62,14 @@ def test_both_ends_have_the_words_of_one_second_pass_at_the_same_places(
     assert server.metric("tutti_turn_words_differing_total") == 0
 
 
+def test_by_default_turns_have_the_second_pass_of_live_streams(live_server: Start, decoder: ShoutingDecoder) -> None:
+    model = LoadedModel.of(SpellingModel(), spelling_decoder(), "spelling", ("en",), passes={("context", ""): decoder})
+    server = live_server(model=[model])
+    for finals, text in ({}, "Hello THERE."), ({"finals": "fast"}, "Hello, there."):
+        turns = check_flux(converse(server, *said("hello there", 2.0), CLOSE, **EARLY, **finals))
+        assert ends(turns) == [(text, "model")]
+
+
 def test_a_turn_that_resumes_has_a_second_pass_for_each_text(server: LiveServer, decoder: ShoutingDecoder) -> None:
     audio = said("hello", 0.4, " there", 2.0)
     turns = check_flux(converse(server, *audio, CLOSE, **EARLY, finals="accurate"))
