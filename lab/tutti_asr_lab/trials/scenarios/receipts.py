@@ -126,7 +126,7 @@ def audit(folder: Path, keys: Path, processor: str) -> Audited:
     done = subprocess.run(  # noqa: S603 - our own command
         command, cwd=ROOT, env={**environment, **PROCESSORS[processor]}, capture_output=True, text=True, check=False
     )
-    output = (done.stdout + done.stderr).strip()
+    output = done.stdout.strip() or done.stderr.strip()  # progress of compiling is on the latter
     return Audited(processor, round(time.perf_counter() - began_s, 1), done.returncode, output)
 
 
