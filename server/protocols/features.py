@@ -181,18 +181,6 @@ def own_parameters(
     return dict(values), [pair for pair in plain if pair[0] not in own]
 
 
-def split_query(pairs: Iterable[tuple[str, str]], own: Collection[str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Return a path's `own` parameters, one value each, and the others. Raises: BadParameter.
-
-    `pairs` are `in_plain_names`.
-    """
-    pairs = list(pairs)
-    chosen = [pair for pair in pairs if pair[0] in own]
-    check_single(chosen, ())
-    check_given(chosen)
-    return dict(chosen), [pair for pair in pairs if pair[0] not in own]
-
-
 def check_no_query(pairs: Iterable[tuple[str, str]]) -> None:
     """Refuse any parameter at a path that has none. Raises: BadParameter."""
     for name, _ in pairs:

@@ -224,7 +224,7 @@ def check_fields(fields: Sequence[tuple[str, str]], *, lenient: bool, speakers: 
     if speakers:
         features = [feature for feature in features if feature.name not in OF_SPEAKERS | {"model"}]
     refuse_unsupported(features, lenient=lenient, here=OF_SPEAKERS)
-    check_given((name, value) for name, value in listed if name not in MAY_BE_EMPTY)
+    check_given((name, value) for name, value in listed if value.strip() or name not in MAY_BE_EMPTY)
     check_single(listed, LISTS)
     for name, value in plain:
         if name == "temperature":
