@@ -171,6 +171,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Parse the head again without `Upgrade`, then what follows it. uvicorn calls this where the parser stopped."""
+        if self.parser.get_method() == b"CONNECT":  # a refused tunnel: what follows is not HTTP
+            self.flow.pause_reading()
+            self.cycle.keep_alive = False
+            return
         rest = self.unparsed()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]

@@ -38,11 +38,8 @@ def said(answer: bytes) -> str:
     return json.loads(body)["results"]["channels"][0]["alternatives"][0]["transcript"]
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("version", "chunked"), [("1.0", False), ("1.1", False), ("1.1", True)])
 def test_an_upload_is_answered_after_the_client_half_closed(live_server: Start, version: str, chunked: bool) -> None:
-    if version == "1.0" and chunked:
-        chunked = False  # HTTP/1.0 has no chunks
     with dialed(live_server()) as bare:
         bare.sendall(upload("hello there", version, chunked=chunked))
         bare.shutdown(socket.SHUT_WR)
@@ -88,6 +85,12 @@ def test_a_request_that_cannot_be_parsed_is_answered_with_the_reason(
         answer = rest(bare)
     assert answer.startswith(b"HTTP/1.1 400")
     assert answer.endswith(reason.encode())
+
+
+def test_a_tunnel_is_refused_once_with_the_methods_of_its_path(live_server: Start) -> None:
+    with dialed(live_server()) as bare:
+        bare.sendall(b"CONNECT /v1/listen HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01")
+        assert rest(bare).startswith(b"HTTP/1.1 405")
 
 
 @pytest.mark.parametrize("count", [1, 2, 20])
