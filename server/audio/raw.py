@@ -101,10 +101,6 @@ def to_int16(samples: NDArray[np.float32] | NDArray[np.float64], scale: float) -
     return whole
 
 
-def _s16(data: bytes) -> PCM:
-    return np.frombuffer(data, "<i2")
-
-
 def _u8(data: bytes) -> PCM:
     return ((np.frombuffer(data, np.uint8).astype(np.int16) - 128) << 8).astype(np.int16)
 
@@ -116,44 +112,22 @@ def _s24(data: bytes) -> PCM:
     return _s32(words.tobytes())
 
 
-def _s32(data: bytes) -> PCM:
-    rounded = ((np.frombuffer(data, "<i4") >> 15) + 1) >> 1
+def _s32(data: bytes, kind: str = "<i4", shift: int = 15) -> PCM:
+    rounded = ((np.frombuffer(data, kind) >> shift) + 1) >> 1
     samples: PCM = np.minimum(rounded, 32_767).astype(np.int16)
     return samples
-
-
-def _s64(data: bytes) -> PCM:
-    rounded = ((np.frombuffer(data, "<i8") >> 47) + 1) >> 1
-    samples: PCM = np.minimum(rounded, 32_767).astype(np.int16)
-    return samples
-
-
-def _f32(data: bytes) -> PCM:
-    return to_int16(np.frombuffer(data, "<f4"), FULL_SCALE)
-
-
-def _f64(data: bytes) -> PCM:
-    return to_int16(np.frombuffer(data, "<f8"), FULL_SCALE)
-
-
-def _mulaw(data: bytes) -> PCM:
-    return mulaw_table()[np.frombuffer(data, np.uint8)]
-
-
-def _alaw(data: bytes) -> PCM:
-    return alaw_table()[np.frombuffer(data, np.uint8)]
 
 
 _CODECS: dict[PlainCodec, tuple[Callable[[bytes], PCM], int]] = {
     PlainCodec.U8: (_u8, 1),
-    PlainCodec.S16: (_s16, 2),
+    PlainCodec.S16: (lambda data: np.frombuffer(data, "<i2"), 2),
     PlainCodec.S24: (_s24, 3),
     PlainCodec.S32: (_s32, 4),
-    PlainCodec.S64: (_s64, 8),
-    PlainCodec.F32: (_f32, 4),
-    PlainCodec.F64: (_f64, 8),
-    PlainCodec.MULAW: (_mulaw, 1),
-    PlainCodec.ALAW: (_alaw, 1),
+    PlainCodec.S64: (functools.partial(_s32, kind="<i8", shift=47), 8),
+    PlainCodec.F32: (lambda data: to_int16(np.frombuffer(data, "<f4"), FULL_SCALE), 4),
+    PlainCodec.F64: (lambda data: to_int16(np.frombuffer(data, "<f8"), FULL_SCALE), 8),
+    PlainCodec.MULAW: (lambda data: mulaw_table()[np.frombuffer(data, np.uint8)], 1),
+    PlainCodec.ALAW: (lambda data: alaw_table()[np.frombuffer(data, np.uint8)], 1),
 }
 
 

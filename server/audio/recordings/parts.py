@@ -63,27 +63,22 @@ def _matroska_end(body: bytes) -> int:
     return 0 if is_open else at + length + size
 
 
-def _aiff_end(body: bytes) -> int:
-    size = int.from_bytes(body[4:8], "big")
-    return 0 if size >= LEAST_FILLER else 8 + size
-
-
 def _w64_end(body: bytes) -> int:
     size = int.from_bytes(body[16:W64_HEAD_BYTES], "little")
     return 0 if size >= 1 << 62 else size
 
 
-def _wav_end(body: bytes) -> int:
-    size = int.from_bytes(body[4:8], "big" if body.startswith(b"RIFX") else "little")
+def _form_end(body: bytes) -> int:
+    size = int.from_bytes(body[4:8], "big" if body.startswith((b"FORM", b"RIFX")) else "little")
     return 0 if size >= LEAST_FILLER else 8 + size
 
 
 _ENDS: dict[str, Callable[[bytes], int]] = {
     "mov": _mov_end,
     "matroska": _matroska_end,
-    "aiff": _aiff_end,
+    "aiff": _form_end,
     "w64": _w64_end,
-    "wav": _wav_end,
+    "wav": _form_end,
 }
 
 
@@ -95,13 +90,8 @@ def _marks(body: bytes, mark: re.Pattern[bytes], skipped: Callable[[bytes, int],
         at = skipped(body, match.start())
 
 
-def _flac(body: bytes) -> Starts:
-    """Yield the starts of streams: signature and header, except inside the pictures of another stream."""
-    return _marks(body, FLAC, _flac_audio)
-
-
 def _flac_audio(body: bytes, at: int) -> int:
-    """Return the place after the metadata blocks of the stream at `at`."""
+    """Return the place after the metadata blocks of the stream at `at`, whose pictures may hold the mark of another."""
     at, last = at + len(b"fLaC"), False
     for _ in range(MAX_BLOCKS):
         if last or at + 4 > len(body):
@@ -115,10 +105,6 @@ def _matroska(body: bytes) -> Starts:
     for at in _marks(body, EBML, lambda _, at: at + len(EBML.pattern)):
         if any(doc_type in body[at : at + EBML_HEAD_BYTES] for doc_type in DOC_TYPES):
             yield at
-
-
-def _amr(body: bytes) -> Starts:
-    return _marks(body, AMR, lambda _, at: at + len(b"#!AMR\n"))
 
 
 def _mov(body: bytes) -> Starts:
@@ -163,10 +149,10 @@ def _w64(body: bytes) -> Starts:
 
 
 _STARTS: dict[str, Callable[[bytes], Starts]] = {
-    "flac": _flac,
+    "flac": lambda body: _marks(body, FLAC, _flac_audio),
     "matroska": _matroska,
     "mov": _mov,
-    "amr": _amr,
+    "amr": lambda body: _marks(body, AMR, lambda _, at: at + len(b"#!AMR\n")),
     "aiff": _aiff,
     "w64": _w64,
 }

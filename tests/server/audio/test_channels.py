@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from functools import cache
 from typing import Any
 
 import av
 import numpy as np
 import pytest
-import soundfile
 
 from server.audio import ffmpeg_codec
 from server.audio.decoder import open_decoder
 from server.audio.ffmpeg_codec import FrameReader
 from server.audio.formats import audio_form
 from server.audio.pcm import MAX_CHANNELS, PCM
-from server.audio.recordings.recording import Recording
 from server.errors import BadAudio, NotTaken
-from tests.support.audio.media_files import container, decoded, speech
+from tests.support.audio.media_files import container, decoded, sound_file, speech, uploaded
 
 RATE = 48_000
-LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 7: "6.1", 8: "7.1"}
 KINDS = {  # container and codec, and the numbers of channels that FFmpeg's encoder keeps in order
     ("adts", "aac"): (1, 2, 6, 7, 8),
     ("ipod", "aac"): (1, 2, 6, 7, 8),
@@ -56,31 +52,16 @@ def sounds(channels: int) -> PCM:
 
 @cache
 def recorded(kind: str, codec: str, channels: int) -> bytes:
-    file = io.BytesIO()
-    with av.open(file, "w", format=kind) as output:
-        stream = output.add_stream(codec, rate=RATE)
-        stream.codec_context.layout = LAYOUTS[channels]
-        stream.codec_context.bit_rate = 128_000 * channels
-        pcm = np.ascontiguousarray(sounds(channels)).reshape(1, -1)
-        frame = av.AudioFrame.from_ndarray(pcm, "s16", LAYOUTS[channels])
-        frame.sample_rate, frame.pts = RATE, 0
-        output.mux([*stream.encode(frame), *stream.encode(None)])
-    return file.getvalue()
+    return container(kind, codec, sounds(channels), RATE, bit_rate=128_000 * channels)
 
 
 @cache
 def vorbis(channels: int) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, sounds(channels), RATE, format="OGG", subtype="VORBIS")
-    return file.getvalue()
+    return sound_file("OGG", "VORBIS", sounds(channels), RATE)
 
 
-def uploaded(body: bytes) -> PCM:
-    recording = Recording(body, audio_form(None, None), rate=RATE, max_s=60.0)
-    blocks = []
-    while (block := recording.next_block()) is not None:
-        blocks.append(block)
-    return np.concatenate(blocks)
+def samples_of(body: bytes) -> PCM:
+    return uploaded(body, rate=RATE)[0]
 
 
 def live(body: bytes, channels: int) -> PCM:
@@ -100,7 +81,7 @@ def places(samples: PCM) -> list[int]:
 
 @pytest.mark.parametrize(("kind", "codec", "channels"), CASES)
 def test_every_channel_of_an_upload_is_in_its_place(kind: str, codec: str, channels: int) -> None:
-    assert places(uploaded(recorded(kind, codec, channels))) == list(range(channels))
+    assert places(samples_of(recorded(kind, codec, channels))) == list(range(channels))
 
 
 @pytest.mark.parametrize(("kind", "codec", "channels"), LIVE)
@@ -110,7 +91,7 @@ def test_every_channel_of_a_live_container_is_in_its_place(kind: str, codec: str
 
 @pytest.mark.parametrize("channels", VORBIS_PLACES)
 def test_every_channel_of_vorbis_is_in_the_place_of_its_speaker(channels: int) -> None:
-    assert places(uploaded(vorbis(channels))) == VORBIS_PLACES[channels]
+    assert places(samples_of(vorbis(channels))) == VORBIS_PLACES[channels]
     assert places(live(vorbis(channels), channels)) == VORBIS_PLACES[channels]
 
 
@@ -121,7 +102,7 @@ def test_more_channels_are_refused_by_number(channels: int) -> None:
     changed[changed.index(b"\x01vorbis") + 11] = channels
     for body in (bytes(changed), vorbis(channels)):
         with pytest.raises(BadAudio, match=f"{channels} channels"):
-            uploaded(body)
+            samples_of(body)
         with pytest.raises(NotTaken, match=f"{channels} channels"):
             decoded(open_decoder(audio_form(None, None), RATE), [body])
 
@@ -170,5 +151,5 @@ def test_the_frames_of_a_stream_of_eight_planes_share_a_resampler(monkeypatch: p
 
     monkeypatch.setattr(ffmpeg_codec, "AudioResampler", make)
     body = container("adts", "aac", speech(48_000, 8), 48_000)
-    assert len(uploaded(body)) >= len(speech(48_000))
+    assert len(samples_of(body)) >= len(speech(48_000))
     assert len(made) == 1

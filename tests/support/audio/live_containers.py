@@ -104,16 +104,9 @@ def _page(body: bytes, flags: int = 0, *, ends: bool = True) -> bytes:
 
 
 def _speech(seconds: float, rate: int) -> np.ndarray:
-    pcm = speech(rate)  # (S, 1)
-    return np.tile(pcm, (int(np.ceil(seconds * rate / len(pcm))), 1))[: round(seconds * rate)]
+    return np.resize(speech(rate), (round(seconds * rate), 1))
 
 
 def _samples(count: int, bits: int, tag: int) -> bytes:
-    noise = np.random.default_rng(5).uniform(-0.1, 0.1, count)
-    if tag == 3:
-        return noise.astype(f"<f{bits // 8}").tobytes()
-    if bits == 24:
-        return (noise * 2**31).astype("<i4").view(np.uint8).reshape(-1, 4)[:, 1:].tobytes()
-    if bits == 8:
-        return np.full(count, 128, np.uint8).tobytes()
-    return (noise * 2 ** (bits - 1)).astype(f"<i{bits // 8}").tobytes()
+    rng, size = np.random.default_rng(5), bits // 8
+    return rng.uniform(-0.1, 0.1, count).astype(f"<f{size}").tobytes() if tag == 3 else rng.bytes(count * size)

@@ -6,7 +6,7 @@ import io
 import itertools
 import struct
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ SAMPLES = Path(__file__).parents[3] / "model" / "samples"
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "frag_duration": "200000"}
 """Options for MP4 as written by Safari's MediaRecorder, with a fragment every 0.2 s."""
 PLAIN_MP3 = {"write_xing": "0", "id3v2_version": "0"}
-LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}
+LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 7: "6.1", 8: "7.1"}
 
 
 @cache
@@ -54,14 +54,14 @@ def container(
     rate: int,
     *,
     options: dict[str, str] | None = None,
-    file: io.BytesIO | None = None,
+    file: io.BytesIO | Path | None = None,
     tracks: int = 1,
     **context: object,
 ) -> bytes:
     """Return samples, (S, C) int16, as a file; of several tracks those after the first are silent."""
     file = file or io.BytesIO()
     layout = LAYOUTS[pcm.shape[1]]
-    with av.open(file, "w", format=kind, options=options or {}) as output:
+    with av.open(str(file) if isinstance(file, Path) else file, "w", format=kind, options=options or {}) as output:
         streams = [output.add_stream(codec, rate=rate) for _ in range(tracks)]
         for stream in streams:
             stream.codec_context.layout = layout
@@ -70,10 +70,9 @@ def container(
         for stream in streams:
             frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm).reshape(1, -1), "s16", layout)
             frame.sample_rate, frame.pts = rate, 0
-            for packet in itertools.chain(stream.encode(frame), stream.encode(None)):
-                output.mux(packet)
+            output.mux([*stream.encode(frame), *stream.encode(None)])
             pcm = np.zeros_like(pcm)
-    return file.getvalue()
+    return file.read_bytes() if isinstance(file, Path) else file.getvalue()
 
 
 def by_ffmpeg(kind: str, codec: str, rate: int, channels: int, **options: str) -> bytes:
@@ -88,17 +87,9 @@ def by_libsndfile(kind: str, codec: str, rate: int, channels: int) -> bytes:
 
 def index_first(codec: str, rate: int, channels: int) -> bytes:
     """Return an unfragmented MP4 file that begins with its index; FFmpeg can write it only to a path."""
-    pcm = speech(rate, channels)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "first.mp4"
-        with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as output:
-            stream = output.add_stream(codec, rate=rate)
-            stream.codec_context.layout = LAYOUTS[channels]
-            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm).reshape(1, -1), "s16", LAYOUTS[channels])
-            frame.sample_rate, frame.pts = rate, 0
-            for packet in [*stream.encode(frame), *stream.encode(None)]:
-                output.mux(packet)
-        return path.read_bytes()
+        path, options = Path(folder) / "first.mp4", {"movflags": "faststart"}
+        return container("mp4", codec, speech(rate, channels), rate, options=options, file=path)
 
 
 def muxed(kind: str, packets: dict[int, bytes]) -> bytes:
@@ -174,10 +165,10 @@ def likeness(ours: np.ndarray, original: np.ndarray, max_shift: int = 800) -> tu
 
 
 def uploaded(
-    body: bytes, form: AudioForm = ANY, *, rate: int = 16_000, max_s: float = 1e5
+    body: bytes, form: AudioForm = ANY, *, rate: int = 16_000, max_s: float = 1e5, **clock: Callable[[], float]
 ) -> tuple[np.ndarray, list[str]]:
     """Return all samples of an upload, (S, C) int16, and its warnings."""
-    recording, blocks = Recording(body, form, rate=rate, max_s=max_s), []
+    recording, blocks = Recording(body, form, rate=rate, max_s=max_s, **clock), []
     while (block := recording.next_block()) is not None:
         blocks.append(block)
     return np.concatenate(blocks), recording.warnings
