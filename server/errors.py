@@ -240,6 +240,10 @@ class NotTaken(MediaError):
     """Audio in a form that this server does not decode."""
 
 
+class Headless(NotTaken):
+    """A part of a recording that does not begin with the header of its container."""
+
+
 class Inflated(MediaError):
     """A decompression bomb: a few bytes that decode to hours of audio."""
 

@@ -98,14 +98,11 @@ SUFFIXES = (
 )  # of files with recordings
 MAGICS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1a\x45\xdf\xa3", "matroska"),  # webm too
-    (4, b"ftyp", "mov"),  # mp4, m4a, 3gp
-    (4, b"styp", "mov"),  # a segment of fragmented mp4
+    *((4, box, "mov") for box in (b"ftyp", b"styp", b"moof", b"moov", b"mdat", b"wide", b"free", b"skip")),  # mp4, m4a
+    (0, b"\x1f\x43\xb6\x75", "matroska"),  # without its header
     (0, b"OggS", "ogg"),
     (0, b"fLaC", "flac"),
-    (0, b"RIFF", "wav"),
-    (0, b"RF64", "wav"),
-    (0, b"BW64", "wav"),
-    (0, b"RIFX", "wav"),  # big-endian
+    *((0, magic, "wav") for magic in (b"RIFF", b"RF64", b"BW64", b"RIFX")),  # RIFX: big-endian
     (0, b"FORM", "aiff"),
     (0, b"riff\x2e\x91\xcf\x11", "w64"),
     (0, b"caff\0\1\0\0", "caf"),

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from server.audio.containers.mpeg import ID3V1, ID3V1_BYTES
 from server.audio.packets import Demuxer, NonAudioBudget, PacketCodec, Track
 from server.errors import Undecodable
 
@@ -60,14 +61,17 @@ class FlacDemuxer(Demuxer):
         return self._fed_bytes - len(self._buffer)
 
     def drain(self) -> Iterator[bytes]:
-        """Yield the buffered frame if its checksum matches; an incomplete one is dropped."""
+        """Yield the buffered frame if its checksum matches, without a tag after it; an incomplete one is dropped."""
         if self._frame is None or len(self._buffer) <= self._frame.size_bytes:
             return
-        self._crc = crc16(bytes(self._buffer[self._summed :]), self._crc)
-        self._summed = len(self._buffer)
+        has_tag = self._buffer.startswith(ID3V1, max(0, len(self._buffer) - ID3V1_BYTES))
+        end = len(self._buffer) - has_tag * ID3V1_BYTES
+        self._crc = crc16(bytes(self._buffer[self._summed : end]), self._crc)
+        self._summed = end
         if not self._crc:
             self._non_audio.audio()
-            yield self._take(self._summed)
+            yield self._take(end)
+            self._buffer.clear()
 
     def problem(self) -> str | None:
         """Return a warning if the stream ends inside a frame, or has fewer samples than its header announces."""

@@ -18,7 +18,7 @@ from server.audio.containers.mp4_tables import (
     whole_file,
 )
 from server.audio.packets import MAX_PACKET_BYTES, ByteWindow, Demuxer, Item, NonAudioBudget, Timed
-from server.errors import NotTaken, Undecodable
+from server.errors import Headless, NotTaken, Undecodable
 
 MAX_INDEX_BYTES = 2**22  # enough for the `moov` of six hours of AAC, and for any `moof`
 INDEX_BOXES = (b"moov", b"moof")
@@ -92,7 +92,7 @@ class Mp4Demuxer(Demuxer):
             self._time = 0
             yield self._track.track
         elif self._track is None:
-            raise NotTaken("the MP4 stream does not begin with its header (moov)")
+            raise Headless("the MP4 stream does not begin with its header (moov); send it from its beginning")
         else:
             samples, self._time = fragment(body, offset - self._file_began, self._track, self._time)
             self._samples = deque(self._placed(samples))

@@ -33,7 +33,7 @@ from server.audio.packets import (
     Resync,
     Timed,
 )
-from server.errors import NotTaken, Undecodable
+from server.errors import Headless, NotTaken, Undecodable
 
 MAGIC = b"\x1a\x45\xdf\xa3"
 EBML, SEGMENT, INFO, CLUSTER, BLOCK_GROUP = 0x1A45DFA3, 0x18538067, 0x1549A966, 0x1F43B675, 0xA0
@@ -260,7 +260,7 @@ class WebmDemuxer(Demuxer):
 
     def _block(self, body: bytes, discard_s: float) -> Iterator[Timed]:
         if self._number is None:
-            raise NotTaken("the WebM stream does not begin with its header (Tracks); send it from its beginning")
+            raise Headless("the WebM stream does not begin with its header (Tracks); send it from its beginning")
         try:
             number = vint(body, 0, MAX_SIZE_BYTES, marker=False)
         except BadElement:

@@ -19,6 +19,7 @@ from server.audio.containers.wav import EXTENSIBLE, EXTENSIBLE_BYTES, FORMAT_BYT
 from server.audio.ffmpeg_codec import FrameReader
 from server.audio.formats import Losses
 from server.audio.pcm import BLOCK_S, PCM
+from server.audio.recordings.parts import W64_HEAD_BYTES
 from server.errors import BadAudio, NotTaken
 
 CODECS = (
@@ -31,11 +32,14 @@ G721_TAG = "@\0\0\0"  # FFmpeg decodes it as G.726, whose bits have another orde
 PROBE_BYTES = 2**20  # read to find the streams
 ORDERS = {b"RIFF": "little", b"RF64": "little", b"BW64": "little", b"RIFX": "big"}
 NEEDED = frozenset((b"fmt ", b"fact", b"ds64"))  # chunks of a WAV without its samples
-FORM_BYTES, HEAD_BYTES, NAME_BYTES, TAG_HEAD_BYTES = 12, 8, 4, 10
+FORM_BYTES, HEAD_BYTES, NAME_BYTES, TAG_HEAD_BYTES, BEGIN_BYTES = 12, 8, 4, 10, 32
+MAX_HEADER_BYTES = 2**13  # libsndfile pads that of CAF to 4,096 bytes
 PLAIN_TAGS = (1, 3, 6, 7)  # integers, floats, A-law, mu-law
 MAX_NEEDED_BYTES = 2**16
 MAX_CHUNKS, OPEN = 4_096, 2**62  # of AIFF and W64; sizes from which they are placeholders
 MAX_EMPTY_PACKETS = 10_000  # in a row that decode to no samples
+PAUSES = {"amrnb": (8, 160), "amrwb": (9, 320)}  # type of the first AMR frames without speech (DTX), and their samples
+ENCRYPTED = tuple(name + bytes(7) + b"\1" for name in (b"enca", b"drms"))  # sample entries of MP4
 
 
 class AvSource:
@@ -60,7 +64,9 @@ class AvSource:
         self._stream = self._container.streams.audio[0]
         if self._stream.codec_context is None:  # a codec that is not listed, or a damaged header
             raise BadAudio("the recording's codec is not supported, or its header is damaged")
-        codec = self._stream.codec_context.name
+        codec = self._codec = self._stream.codec_context.name
+        if kind == "mov" and any(entry in body for entry in ENCRYPTED):
+            raise BadAudio("the recording is encrypted; send it without encryption")
         if codec not in CODECS:  # FFmpeg itself applies the list only while it looks for streams
             raise BadAudio(f"the codec {codec} is not supported in {kind} recordings")
         if codec == "g726" and self._stream.codec_context.codec_tag == G721_TAG:
@@ -113,9 +119,9 @@ class AvSource:
                 if failed is not None and packet.size:
                     raise BadAudio("the recording is damaged") from failed
                 try:
-                    frames = packet.decode()
-                except av.FFmpegError as error:
-                    failed, frames = error, []  # accepted for the last packet of a truncated file
+                    frames = self._pause(bytes(packet)) or packet.decode()
+                except av.FFmpegError as error:  # accepted for the last packet of a truncated file
+                    failed, frames = error if packet.size > 1 else None, []  # sox counts the padding after GSM as audio
                 empty, has_audio = (0, True) if frames else (empty + 1, has_audio)
                 if empty > MAX_EMPTY_PACKETS:
                     raise BadAudio("the recording has no audio")
@@ -127,6 +133,18 @@ class AvSource:
                 raise BadAudio("the recording is damaged") from failed
             if not any(warning.startswith("truncated") for warning in self.warnings):
                 self.warnings.append("truncated: the recording ends inside its audio")
+
+    def _pause(self, packet: bytes) -> list[AudioFrame]:
+        """Return silence for an AMR frame without speech, which FFmpeg does not decode.
+
+        Source: 3GPP TS 26.101 and 26.201.
+        """
+        first, samples = PAUSES.get(self._codec, (0, 0))
+        if not (samples and packet and packet[0] >> 3 & 15 >= first):
+            return []
+        silence = AudioFrame.from_ndarray(np.zeros((1, samples), np.int16), format="s16", layout="mono")
+        silence.sample_rate = self.rate
+        return [silence]
 
 
 def _open_nothing(url: str, flags: int, options: dict[str, str]) -> None:
@@ -180,8 +198,17 @@ def _little_endian(form: bytes, samples: bytes) -> bytes | None:
     return b"RIFF" + struct.pack("<I", len(head) + len(turned)) + head + turned
 
 
+def _with_one_header(body: bytes) -> bytes:
+    """Return CAF and W64 without libsndfile's further headers in a pipe: before the samples, and after them."""
+    at = body.find(body[:BEGIN_BYTES], BEGIN_BYTES, MAX_HEADER_BYTES) if body.startswith((b"caff", b"riff")) else 0
+    if at <= 0 or b"data" not in body[at - W64_HEAD_BYTES : at]:
+        return body
+    return body[at : -at if body.startswith(body[:BEGIN_BYTES], len(body) - at) else None]
+
+
 def _with_sizes(body: bytes) -> bytes:
     """Return AIFF and W64 with the sizes that their writer left open, as FFmpeg does in a pipe; others unchanged."""
+    body = _with_one_header(body)
     if body.startswith(b"FORM"):
         order: Literal["big", "little"] = "big"
         name, name_bytes, width, counted, least, at = b"SSND", NAME_BYTES, 4, 0, 8, FORM_BYTES

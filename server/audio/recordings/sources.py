@@ -13,7 +13,7 @@ from server.audio.recordings.container_recording import ContainerSource, length_
 from server.audio.recordings.ffmpeg_container import AvSource
 from server.audio.recordings.parts import cut_short, parts_of
 from server.audio.sniffing import container_of
-from server.errors import BadAudio, BadParameter, MediaError, NoAudio, NotTaken
+from server.errors import BadAudio, BadParameter, Headless, MediaError, NoAudio, NotTaken
 
 SNIFF_BYTES = 2**15  # three of the largest AAC frames
 WAVE_AT = 8
@@ -70,8 +70,8 @@ def _open_part(body: bytes, kind: str | None) -> Source:
     try:
         length_s = length_of(body)
     except MediaError as error:  # FFmpeg may read it, or report the error better
-        if kind == "ogg":  # it reads no other codecs, and searches all of the body for a page
-            raise BadAudio(f"the ogg recording cannot be decoded: {error}") from error
+        if kind == "ogg" or isinstance(error, Headless):  # it reads no other Ogg, and searches all of it for a page
+            raise BadAudio(f"the {kind} recording cannot be decoded: {error}") from error
         if kind == "wav" and not isinstance(error, NotTaken | NoAudio):  # others, such as ADPCM, are read
             raise BadAudio(str(error)) from error
         if kind == "wav" and body.find(b"WAVEfmt ", WAVE_AT + 1) > 0:

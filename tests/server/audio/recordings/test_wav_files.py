@@ -255,6 +255,8 @@ def test_every_codec_of_samples_in_a_file_is_read_or_refused(kind: str) -> None:
 def test_codecs_of_telephones_are_read_and_unlisted_ones_refused_by_name() -> None:
     for codec, rate in (("g726", 8_000), ("g722", 16_000), ("adpcm_ima_wav", 8_000)):
         assert len(uploaded(container("wav", codec, speech(rate), rate))[0]) >= 2 * RATE
+    gsm = chunk(b"fmt ", struct.pack("<HHIIHHHH", 49, 1, 8_000, 1_625, 65, 0, 2, 320))
+    assert uploaded(wav(bytes(65 * 3 + 1), form=gsm))[1] == []  # sox counts the padding as audio
     for codec in ("ac3", "eac3"):
         with pytest.raises(BadAudio, match=f"{codec}.* not supported"):
             uploaded(container("mp4", codec, speech(48_000, 2), 48_000))
