@@ -378,10 +378,11 @@ def test_every_command_rejects_a_precision_without_processor_support_in_one_line
 
 def test_an_unwritable_file_is_reported_without_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    out = tmp_path / "file" / "plan.png"
-    command = import_module("tutti_asr_lab.commands.plan")
-    monkeypatch.setattr(command, "_draw", lambda *_: out.write_bytes(b""))  # drawing takes half a minute
-    result = ran("plan", "--streams", "1", "--levels", "1", "--seconds", "1", "--plot", str(out))
+    out = tmp_path / "file" / "calibration.json"
+    shipped = import_module("tutti_asr_lab.simulation.calibration").shipped()
+    command = import_module("tutti_asr_lab.planning.calibrate")
+    monkeypatch.setattr(command, "calibrate", lambda **_: shipped)  # measuring takes minutes
+    result = ran("calibrate", "--out", str(out))
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 1
     assert str(out.parent) in result.stderr

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server.cli.errors import EXIT_FAILED, bad_option, fail, given_options
+from server.cli.errors import EXIT_FAILED, bad_option, given_options
 from server.cli.options import JsonOption, default_of, one_of, same_options_as
 
 MOST_STREAMS, MOST_MS, MOST_US = 100_000_000, 10_000.0, 10_000_000.0
@@ -19,7 +19,6 @@ MOST_STREAMS, MOST_MS, MOST_US = 100_000_000, 10_000.0, 10_000_000.0
 if TYPE_CHECKING:
     from tutti_asr_lab.planning.plan import Output
     from tutti_asr_lab.simulation.calibration import Calibration
-    from tutti_asr_lab.simulation.planning import Serving
 
 
 def for_cores(
@@ -83,6 +82,15 @@ def plan(
             envvar="TUTTI_LATENCY_BUDGET_MS",
         ),
     ],
+    finals: Annotated[
+        str,
+        typer.Option(
+            help="Of all streams: fast, context, accurate, or auto, which is context where the model has it.",
+            default_factory=default_of("finals"),
+            envvar="TUTTI_FINALS",
+            callback=one_of("auto", "fast", "context", "accurate"),
+        ),
+    ],
     headroom: Annotated[
         float, typer.Option(help="Share of each replica's capacity kept free.", min=0.0, max=0.9)
     ] = 0.2,
@@ -113,9 +121,6 @@ def plan(
         ),
     ] = 0,
     as_json: JsonOption = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Plot latency and batch size against load to this PNG file.")
-    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed for start times and batch times.")] = 1,
     **options: Any,
 ) -> None:
@@ -134,8 +139,9 @@ def plan(
     from tutti_asr_lab.planning import plan as plan_runs
     from tutti_asr_lab.simulation.planning import Serving
 
-    serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s, models, front_ends, crowd)
     device = _calibration(calibration, decoder)
+    kind = _finals(finals, device)
+    serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s, models, front_ends, crowd, kind)
     with _named("--levels", levels):
         loads = plan_runs.parse_levels(levels) if levels else None
     if loads is None:
@@ -145,8 +151,6 @@ def plan(
         total_loads = [load * channels for load in loads]
         found = plan_runs.predict(device, serving, total_loads, seconds=seconds, seed=seed)
     _print(found, as_json=as_json)
-    if plot is not None:
-        _draw(device, serving, loads, plot, seed)
     raise typer.Exit(0 if found.possible else EXIT_FAILED)
 
 
@@ -155,6 +159,7 @@ def _plan_for_cores(context: typer.Context, options: Mapping[str, Any]) -> None:
     from batching.processes import ON_GPU, OWN, PUBLISHED, choose_processes
     from tutti_asr_lab.planning.front_ends import GPU_STEP_S, STEP_S, forecast, predict
     from tutti_asr_lab.planning.plan import parse_cores
+    from tutti_asr_lab.simulation.calibration import shipped
 
     gpu, published_us = options["gpu"], options["published_us"]
     _check_cores(context, options["cores"], gpu=gpu, published=published_us is not None)
@@ -163,9 +168,11 @@ def _plan_for_cores(context: typer.Context, options: Mapping[str, Any]) -> None:
     chosen_by = of_model = ON_GPU if gpu else OWN
     if published_us is not None:
         chosen_by, of_model = PUBLISHED, replace(PUBLISHED, step_us=published_us)
+    second_pass = {} if gpu or published_us is not None else shipped().passes
+    pass_us = 1e6 * second_pass[kind].step_s if (kind := _finals(options["finals"], shipped())) in second_pass else 0.0
     layouts = [choose_processes(cores, chosen_by, max_batch=options["max_batch"]) for cores in machines]
     step_s = GPU_STEP_S if gpu else STEP_S if published_us is None else options["step_ms"] / 1e3
-    found = [predict(cores, layout, of_model, step_s) for cores, layout in zip(machines, layouts, strict=True)]
+    found = [predict(cores, layout, of_model, step_s, pass_us) for cores, layout in zip(machines, layouts, strict=True)]
     _print(forecast(found), as_json=options["as_json"])
 
 
@@ -180,7 +187,8 @@ def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool, publis
     if cores is None:
         raise typer.BadParameter("--gpu: needs --cores")
     used = {"cores", "gpu", "as_json"} | (set() if gpu else {"max_batch", "published_us"})
-    for option in given_options(context, set(context.params) - (used | {"step_ms"} if published else used)):
+    used |= {"step_ms"} if published else set() if gpu else {"finals"}
+    for option in given_options(context, set(context.params) - used):
         others = "--cores and --gpu" if gpu else "--cores"
         needs = option == "--step-ms" and not gpu
         advice = "needs --published-us" if needs else f"cannot be combined with {others}; leave one of them out"
@@ -202,6 +210,15 @@ def _calibration(path: Path | None, decoder: str | None) -> Calibration:
     return found
 
 
+def _finals(asked: str, device: Calibration) -> str:
+    """Return the finals of all streams. Raises: typer.BadParameter for those whose second pass was not measured."""
+    if asked == "auto":
+        return "context" if "context" in device.passes else "fast"
+    if asked != "fast" and asked not in device.passes:
+        raise typer.BadParameter(f"--finals {asked}: the calibration has no second pass of {device.provenance.model!r}")
+    return asked
+
+
 @contextmanager
 def _named(option: str, value: object) -> Iterator[None]:
     """Name the option whose value is wrong. Raises: typer.BadParameter."""
@@ -211,22 +228,3 @@ def _named(option: str, value: object) -> Iterator[None]:
         raise bad_option(option, value, error.strerror or str(error)) from error
     except ValueError as error:
         raise bad_option(option, value, str(error)) from error
-
-
-def _draw(device: Calibration, serving: Serving, loads: tuple[int, ...] | None, path: Path, seed: int) -> None:
-    with _drawing(path):
-        from tutti_asr_lab.planning.plan_plot import draw
-
-        draw(device, serving, path, loads=loads, seed=seed)
-
-
-@contextmanager
-def _drawing(path: Path) -> Iterator[None]:
-    """Say what is missing if matplotlib is, and what was written otherwise."""
-    try:
-        yield
-    except ImportError:
-        from model.errors import install_hint
-
-        fail(f"a plot needs matplotlib: {install_hint('loadtest')}")
-    typer.echo(f"wrote {path}", err=True)

@@ -22,11 +22,12 @@ from loadtest.measurement.engine_times import EngineTimes, measure_engine
 from loadtest.reports import environment
 from loadtest.served import ALL_IN, ONE_PROCESS, served_process
 from model.acoustic import load_model
-from model.decoder import DecoderName, resolve_decoder
+from model.decoder import DecoderName, decoder_of, resolve_decoder, second_passes_of
 from model.facts import AcousticModel
 from model.machine.runtime import shorten_switches
 from model.published.files import Rewriting
 from tutti_asr_lab.planning import loopback
+from tutti_asr_lab.planning.second_passes import measure_passes
 from tutti_asr_lab.simulation.calibration import Calibration, Interference, Overheads, Provenance, Spread, Spreads
 from tutti_asr_lab.simulation.service_table import ServiceTable
 
@@ -70,6 +71,9 @@ def calibrate(
     options += ["--model", str(model_path)] if model_path else []
     audio = speech(model.config.languages, round(model.config.step_samples * SAMPLE_RATE / model.config.sample_rate))
     windows, silent, short = _measure_server(options, audio, progress)
+    progress("second passes, alone")
+    search = decoder_of(model.facts, decoder=decoder)
+    passes = measure_passes(model, search, second_passes_of(model.facts, search, checkpoint=model_path), audio)
     table = ServiceTable.of(times.step_s, QUANTILES)
     step_s = model.config.step_samples / model.config.sample_rate
     overheads = fit_overheads(times, windows, silent, short, table=table)
@@ -79,7 +83,7 @@ def calibrate(
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
     provenance = _provenance(model, searched(model, decoder), command, others=others_of(windows.values()))
     flush_steps = round(short.rows / SHORT_STREAMS) - 1
-    return Calibration(provenance, step_s, table, overheads, interference, spreads, flush_steps)
+    return Calibration(provenance, step_s, table, overheads, interference, spreads, flush_steps, passes)
 
 
 def _measure_server(
@@ -161,6 +165,10 @@ def fit_overheads(
     decode_s = min(decode_s, row_s - write_s)
     outside = [cycle_s - statistics.median(times.step_s[rows]) for rows, cycle_s in times.cycle_s.items()]
     engine_row_s, engine_s = (max(0.0, float(cost_s)) for cost_s in np.polyfit(list(times.cycle_s), outside, 1))
+    other_s = [
+        window.all_s - window.loop_s - window.batches * (table.median(window.rows / window.batches) + engine_s)
+        for window in windows.values()
+    ]
     lightest = windows[min(windows)]
     wake_s = statistics.median(_handovers_s(lightest))
     light_s = min(statistics.median(window.round_trips_s) for window in windows.values())
@@ -175,6 +183,7 @@ def fit_overheads(
         engine_row_s=engine_row_s,
         path_s=max(0.0, light_s - known_s),
         wake_s=wake_s,
+        other_s=max(0.0, sum(other_s) / sum(window.rows for window in windows.values()) - engine_row_s),
     )
 
 

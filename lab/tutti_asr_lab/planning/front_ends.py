@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 from batching.capacity import HEADROOM
 from batching.processes import ON_GPU, OWN, Processes, StepCosts, steps_per_s
+from server.recognition.decoding.segment_threads import threads_of
 from tutti_asr_lab.planning.plan import Output
 
 STEP_S = 0.24
@@ -38,6 +39,7 @@ class Prediction:
     processes: Processes
     costs: StepCosts
     bounds: dict[str, int]
+    pass_us: float = 0.0
 
     @property
     def streams(self) -> int:
@@ -62,16 +64,24 @@ class Prediction:
         return (RUN if self.costs == OWN else RUN_PUBLISHED).get(self.cores, "nothing")
 
 
-def predict(cores: int, processes: Processes, costs: StepCosts = OWN, step_s: float = STEP_S) -> Prediction:
+def predict(
+    cores: int, processes: Processes, costs: StepCosts = OWN, step_s: float = STEP_S, pass_us: float = 0.0
+) -> Prediction:
     """Predict the streams of one machine: each part may be busy for the share of its time that `HEADROOM` leaves.
 
-    `step_s`: audio of a step.
+    `step_s`: audio of a step. `pass_us`: processor time of second passes for a step; they share all cores.
     """
-    bounds = {part: round(HEADROOM * step_s * steps) for part, steps in steps_per_s(processes, costs, cores).items()}
-    return Prediction(cores, processes, costs, bounds)
+    steps = steps_per_s(processes, costs, cores)
+    if pass_us:
+        loops, loop_us = max(1, processes.front_ends), costs.front_end_us if processes.front_ends else costs.loop_us
+        engine_us = costs.engine_us if processes.front_ends else costs.model_us
+        steps["passes"] = 1e6 * loops * threads_of(loops, cores) / pass_us
+        steps["cores"] = 1e6 * cores / (loop_us + engine_us + costs.step_us + pass_us)
+    bounds = {part: round(HEADROOM * step_s * each_s) for part, each_s in steps.items()}
+    return Prediction(cores, processes, costs, bounds, pass_us)
 
 
-HEADINGS = ("cores", "front ends", "engines × threads", "event loops*", "engines*", "streams*", "bound by*", "run")
+HEADINGS = ("cores", "front ends", "engines × threads", "loops*", "engines*", "passes*", "streams*", "bound by*", "run")
 
 
 def forecast(machines: Sequence[Prediction]) -> Output:
@@ -86,6 +96,7 @@ def forecast(machines: Sequence[Prediction]) -> Output:
         f"* predicted, not measured: streams that each part carries with {HEADROOM:.0%} of its time. Costs of a step",
         f"  measured on {measured_on}: event loop {costs.front_end_us:g} µs in a front end,",
         f"  {costs.loop_us:g} in one process; engine {costs.engine_us:g}; {step}.",
+        *([f"  Second passes {machines[0].pass_us:.0f}, by the shipped calibration."] if machines[0].pass_us else []),
         "  Beam search, an answer to every step.",
     )
     return Output(lines, json.dumps({"costs": asdict(costs), "machines": [_document(each) for each in machines]}))
@@ -117,6 +128,7 @@ def _cells(machine: Prediction) -> tuple[str, ...]:
         f"{engines} × {threads}",
         f"{loops:,}",
         f"{engine:,}",
+        f"{machine.bounds['passes']:,}" if machine.pass_us else "–",
         f"{machine.streams:,}",
         machine.bound_by,
         machine.run,

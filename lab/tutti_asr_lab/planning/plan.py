@@ -65,7 +65,7 @@ def predict(device: Calibration, serving: Serving, loads: Sequence[int], *, seco
     """Simulate each load on one replica."""
     points = [Point(streams, run_load(device, serving, streams, seconds=seconds, seed=seed)) for streams in loads]
     policy = serving.policy.value
-    lines = [provenance_line(device), *point_lines(policy, points)]
+    lines = [provenance_line(device), *point_lines(f"{policy}, finals {serving.finals}", points)]
     levels = [{"policy": policy, **_point(point)} for point in points]
     document = {"asked": _serving(serving), "calibration": asdict(device.provenance), "levels": levels}
     return Output(tuple(lines), json.dumps(document))
@@ -77,6 +77,7 @@ def _serving(serving: Serving) -> dict[str, object]:
         "max_batch": serving.max_batch,
         "latency_budget_ms": serving.budget_s * 1e3,
         "stream_s": serving.stream_s,
+        "finals": serving.finals,
     }
 
 

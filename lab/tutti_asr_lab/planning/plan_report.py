@@ -28,7 +28,7 @@ def provenance_line(device: Calibration) -> str:
 def plan_lines(found: Plan | None, serving: Serving, streams: int, slo_s: float, headroom: float) -> list[str]:
     """Return lines with the needed replicas, or why the target is impossible; without the clients' network."""
     asked = f"{streams:,} live streams, p98 ≤ {slo_s * 1e3:g} ms, policy {serving.policy.value}"
-    asked += f", batches of at most {serving.max_batch}"
+    asked += f", batches of at most {serving.max_batch}, finals {serving.finals}"
     if found is None or found.at.outcome.latency_ms is None:
         return [asked, "not possible: a single stream on one replica exceeds this latency"]
     at, latency = found.at.outcome, found.at.outcome.latency_ms
@@ -73,8 +73,14 @@ def calibration_lines(device: Calibration) -> list[str]:
     }
     interference = device.interference
     longer = f"{interference.idle_s * 1e3:.2f} to {(interference.idle_s + interference.busy_s) * 1e3:.2f}"
+    passes = [
+        f"  second passes, finals {finals}: {one.step_s / device.step_s * 1e3:.2f} ms per second of audio, "
+        f"event loop {one.loop_s * 1e6:+.0f} µs per step"
+        for finals, one in device.passes.items()
+    ]
     return [
         provenance_line(device),
+        *passes,
         "  batch, median ms: " + ", ".join(f"{rows}: {table.median(rows) * 1e3:.2f}" for rows in table.rows),
         "  event loop, µs: " + ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in parts.items()),
         f"  engine outside the step: {costs.engine_s * 1e6:.0f} µs per batch",

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +46,8 @@ class Overheads:
     """Round trip of a step outside all threads: sockets."""
     wake_s: float = 0.0
     """Median from an event to the start of its work in a thread that sleeps: event loop or model thread."""
+    other_s: float = 0.0
+    """Processor time per row of threads that are not simulated, such as the voice detector's: it takes cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,25 @@ class Spreads:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondPasses:
+    """Second passes over the finished segments of one kind of finals, in audio that streams repeat."""
+
+    audio_steps: int
+    """Length of the audio."""
+    steps: tuple[int, ...]
+    """Of these, from 0 on, the ones that end a segment."""
+    seconds: tuple[float, ...]
+    """Processor time of the pass after each, on a thread of its own."""
+    loop_s: float = 0.0
+    """Event loop, per row, beyond what `decode_s` has for finals without a pass; negative for a narrower search."""
+
+    @property
+    def step_s(self) -> float:
+        """Processor time of the passes per step of audio."""
+        return sum(self.seconds) / self.audio_steps
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """Machine, model and software of a measurement."""
 
@@ -128,6 +150,8 @@ class Calibration:
     spreads: Spreads = Spreads()
     flush_steps: int = 0
     """Additional steps at the end of a stream."""
+    passes: Mapping[str, SecondPasses] = field(default_factory=dict)
+    """By finals; those without a second pass, as `fast`, are not in it."""
 
     def save(self, path: Path) -> None:
         """Write the JSON document."""
@@ -139,28 +163,9 @@ class Calibration:
         """Read the JSON document. Raises: OSError; ValueError for a file of another format."""
         try:
             document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            table = document["table"]
-            return cls(
-                provenance=Provenance(**document["provenance"]),
-                step_s=float(document["step_s"]),
-                table=ServiceTable(
-                    tuple(table["rows"]), tuple(table["quantiles"]), tuple(tuple(line) for line in table["seconds"])
-                ),
-                overheads=Overheads(**document["overheads"]),
-                interference=_interference(document["interference"]),
-                spreads=Spreads(**{name: _spread(found) for name, found in document["spreads"].items()}),
-                flush_steps=int(document["flush_steps"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a calibration file: {error}") from error
-
-
-def _interference(found: dict[str, Any]) -> Interference:
-    return Interference(float(found["idle_s"]), float(found["busy_s"]), _spread(found["spread"]))
-
-
-def _spread(found: dict[str, Any]) -> Spread:
-    return Spread(tuple(found["quantiles"]), tuple(found["shape"]))
+            return msgspec.convert(document | {"passes": document["passes"]}, cls)  # files of before have none
+        except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise ValueError(f"{path} is not a calibration file of this version: {error}") from error
 
 
 def shipped() -> Calibration:

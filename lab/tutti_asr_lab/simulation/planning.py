@@ -6,11 +6,10 @@ Owns the search. All loads of a search share one seed, so that they differ only 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batching.batcher import Batcher, Policy
-from tutti_asr_lab.simulation.calibration import Calibration
+from tutti_asr_lab.simulation.calibration import Calibration, Overheads, SecondPasses
 from tutti_asr_lab.simulation.outcome import Outcome
 from tutti_asr_lab.simulation.simulator import Simulator
 from tutti_asr_lab.simulation.workload import Churn, Crowd, Live
@@ -42,6 +41,8 @@ class Serving:
     """Number of event-loop processes that share one model process; 0 = one process for both."""
     crowd: int = 0
     """Additional streams that connect at once in the middle of the simulated time."""
+    finals: str = "fast"
+    """Finals of all streams: `fast`, or those of a second pass that the calibration has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +81,26 @@ def run_load(
     ]
     churn = Churn(serving.stream_s, flush_steps=calibration.flush_steps) if serving.stream_s < math.inf else None
     crowd = Crowd(serving.crowd, at_s=seconds / 2) if serving.crowd else None
-    load = Live(streams, step_s=step_s, budget_s=serving.budget_s, churn=churn, crowd=crowd)
+    cores = serving.front_ends + SPARE_CORES if serving.front_ends else calibration.provenance.cores
+    passes = calibration.passes.get(serving.finals)
+    load = Live(streams, step_s=step_s, budget_s=serving.budget_s, churn=churn, crowd=crowd, passes=passes)
     simulator = Simulator(
         batchers,
         calibration.table,
         load,
-        overheads=calibration.overheads,
+        overheads=_overheads(calibration, passes),
         interference=calibration.interference,
         spreads=calibration.spreads,
-        cores=serving.front_ends + SPARE_CORES if serving.front_ends else calibration.provenance.cores,
+        cores=max(1.0, cores - streams * calibration.overheads.other_s / step_s) if cores else 0,
         front_ends=serving.front_ends,
         seed=seed,
     )
     return simulator.run(seconds)
+
+
+def _overheads(calibration: Calibration, passes: SecondPasses | None) -> Overheads:
+    costs = calibration.overheads
+    return costs if passes is None else replace(costs, decode_s=max(0.0, costs.decode_s + passes.loop_s))
 
 
 def most_streams(calibration: Calibration, serving: Serving) -> int:
@@ -100,7 +108,7 @@ def most_streams(calibration: Calibration, serving: Serving) -> int:
 
     One more than the lower throughput of the two with full batches.
     """
-    costs, rows = calibration.overheads, serving.max_batch
+    costs, rows = _overheads(calibration, calibration.passes.get(serving.finals)), serving.max_batch
     fullest = max(
         size / (calibration.table.mean(size) + costs.engine_s + costs.engine_row_s * size) for size in _sizes(rows)
     )
@@ -148,19 +156,6 @@ def plan(
     each = math.ceil(streams / replicas)
     at = Point(each, run_load(calibration, serving, each, seed=seed))
     return Plan(replicas, each, limit.streams, at, limit)
-
-
-def curve(
-    calibration: Calibration, serving: Serving, loads: Sequence[int], *, seconds: float | None = None, seed: int = 1
-) -> list[Point]:
-    """Simulate the loads in order, up to and including the first one that is not stable."""
-    points: list[Point] = []
-    for streams in loads:
-        outcome = run_load(calibration, serving, streams, seconds=seconds, seed=seed)
-        points.append(Point(streams, outcome))
-        if not outcome.stable:
-            break
-    return points
 
 
 def _sizes(largest: int) -> list[int]:

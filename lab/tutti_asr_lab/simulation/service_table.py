@@ -49,7 +49,7 @@ class ServiceTable:
         found = [np.quantile(measured[size], quantiles) for size in rows]
         return cls(rows, tuple(quantiles), tuple(tuple(float(value) for value in line) for line in found))
 
-    def median(self, rows: int) -> float:
+    def median(self, rows: float) -> float:
         """Median seconds of a batch of `rows`."""
         return float(np.interp(0.5, self.quantiles, self._quantiles_at(rows)))
 
@@ -62,7 +62,7 @@ class ServiceTable:
         points = (np.arange(DRAWS) + 0.5) / DRAWS
         return [float(value) for value in np.interp(points, self.quantiles, self._quantiles_at(rows))]
 
-    def _quantiles_at(self, rows: int) -> NDArray[np.float64]:
+    def _quantiles_at(self, rows: float) -> NDArray[np.float64]:
         """Interpolate between the measured sizes; extrapolate linearly above the largest."""
         if rows < 1:
             raise ValueError(f"rows of a batch must be at least 1, not {rows}")

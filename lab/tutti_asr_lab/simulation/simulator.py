@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from batching.batcher import Batcher
+from server.recognition.decoding.segment_threads import threads_of
 from tutti_asr_lab.simulation.calibration import Interference, Overheads, RandomFactors, Spreads
 from tutti_asr_lab.simulation.outcome import Outcome, Percentiles
 from tutti_asr_lab.simulation.service_table import ServiceTable
-from tutti_asr_lab.simulation.threads import NEVER_S, Cores, EventLoop, ModelThread, StepToken
+from tutti_asr_lab.simulation.threads import NEVER_S, Cores, EventLoop, ModelThread, PassThread, StepToken
 from tutti_asr_lab.simulation.workload import Arrivals, Live, Message
 
 GROWTH, GROWTH_S = 1.5, 0.02
@@ -72,7 +73,7 @@ class Simulator:
         overheads: Overheads | None = None,
         interference: Interference | None = None,
         spreads: Spreads | None = None,
-        cores: int = 0,
+        cores: float = 0,
         front_ends: int = 0,
         seed: int = 1,
     ) -> None:
@@ -83,7 +84,7 @@ class Simulator:
         processes, among which a supervisor distributes the connections; 0 = one process with the model.
         """
         costs, factors = overheads or Overheads(), RandomFactors(spreads or Spreads(), seed + 2)
-        token = StepToken()
+        token, shared = StepToken(), Cores(cores)
         self._models = [
             ModelThread(
                 batcher,
@@ -93,15 +94,18 @@ class Simulator:
                 rng=random.Random(seed + 1 + 10 * number),
                 factors=factors,
                 token=token,
+                cores=shared,
                 shares_lock=not front_ends,
             )
             for number, batcher in enumerate([batchers] if isinstance(batchers, Batcher) else batchers)
         ]
-        shared = Cores(cores, self._models)
-        self._loops = [
-            EventLoop(costs, self._models, shared, self._answered, factors) for _ in range(max(1, front_ends))
-        ]
-        shared.loops = self._loops
+        processes = range(max(1, front_ends))
+        self._loops = [EventLoop(costs, self._models, shared, self._answered, factors) for _ in processes]
+        threads = threads_of(len(processes), math.ceil(cores) or 2)
+        for loop in self._loops:
+            loop.pass_threads = [PassThread(loop, shared) for _ in range(threads)]
+        self._passes = [thread for loop in self._loops for thread in loop.pass_threads]
+        shared.models, shared.loops, shared.passes = self._models, self._loops, self._passes
         self._supervisor = Supervisor(self._loops, costs.wake_s, factors)
         for model in self._models:
             model.loops, model.routes = self._loops, self._supervisor.routes
@@ -131,7 +135,8 @@ class Simulator:
         self._clients.answered(due_s, at_s)
 
     def _advance(self, end_s: float) -> None:
-        servers: list[Generator | EventLoop | ModelThread] = [self._clients, *self._loops, *self._models]
+        servers: list[Generator | EventLoop | ModelThread | PassThread] = [self._clients, *self._loops, *self._models]
+        servers += self._passes
         while True:
             first, first_s = servers[0], servers[0].at_s
             for server in servers:

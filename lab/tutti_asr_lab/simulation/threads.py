@@ -1,4 +1,4 @@
-"""Simulated threads of a replica on a virtual clock: event loops, the cores they share, and the model thread.
+"""Simulated threads of a replica on a virtual clock: event loops, models, second passes, and the cores they share.
 
 The model thread drives the real batcher and runs its batches as the engine does, with random durations and wake-ups.
 """
@@ -9,6 +9,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from batching.batcher import Batcher, Pending
 from batching.engine import PATIENCE_S
@@ -18,28 +19,42 @@ from tutti_asr_lab.simulation.service_table import DRAWS, ServiceTable
 from tutti_asr_lab.simulation.workload import Message
 
 NEVER_S = math.inf
+SLICE_S = 0.001
+"""Processor time of a second pass between two looks at the other threads."""
 Answered = Callable[[float, float], None]
 """Callback for each timed step: due time of its message, arrival time of its answer."""
 
 
 class Cores:
-    """Cores shared by event loops and model threads; 0 = one core for each.
+    """Cores shared by all threads; 0 = one core for each.
 
-    With more busy threads than cores, event loops are slowed in proportion, as by a fair scheduler. The
-    slowdown of the model threads is part of the measured `Interference`.
+    With more busy threads than cores, they are slowed in proportion, as by a fair scheduler. The slowdown of model
+    threads by event loops is part of the measured `Interference`: only that by second passes comes from here.
     """
 
-    def __init__(self, count: int, models: Sequence[ModelThread]) -> None:
-        self.loops: Sequence[EventLoop] = ()  # set once they exist
+    def __init__(self, count: float) -> None:
+        self.loops: Sequence[EventLoop] = ()  # set once they exist, as the next two
+        self.models: Sequence[ModelThread] = ()
+        self.passes: Sequence[PassThread] = ()
         self._count = count
-        self._models = models
 
-    def stretch(self, now: float, seconds: float) -> float:
-        """Elapsed seconds for work of `seconds` that a thread starts now."""
-        if not self._count:
-            return seconds
-        active = 1 + sum(loop.until_s > now for loop in self.loops) + sum(model.computing for model in self._models)
-        return seconds * max(1.0, active / self._count)
+    def stretch(self, now: float, seconds: float, *, others: int = 1) -> float:
+        """Elapsed seconds for work of `seconds` that starts now, by a thread that is busy already, or by `others`."""
+        return seconds * self._slowdown(others + self._busy(now) + self._passes_busy())
+
+    def stretch_batch(self, now: float, seconds: float) -> float:
+        """Elapsed seconds for a batch of `seconds` that starts now, which would take no longer without passes."""
+        busy = self._busy(now)
+        return seconds * self._slowdown(busy + self._passes_busy()) / self._slowdown(busy)
+
+    def _busy(self, now: float) -> int:
+        return sum(loop.until_s > now for loop in self.loops) + sum(model.computing for model in self.models)
+
+    def _passes_busy(self) -> int:
+        return sum(thread.stream is not None for thread in self.passes)
+
+    def _slowdown(self, busy: int) -> float:
+        return max(1.0, busy / self._count) if self._count else 1.0
 
 
 class EventLoop:
@@ -51,6 +66,8 @@ class EventLoop:
     def __init__(
         self, costs: Overheads, models: Sequence[ModelThread], cores: Cores, answer: Answered, factors: RandomFactors
     ) -> None:
+        self.passes: deque[tuple[float, int, float]] = deque()  # from when on, stream, processor time
+        self.pass_threads: Sequence[PassThread] = ()  # set once it exists
         self.at_s = NEVER_S
         self.until_s = -1.0  # end of its last work
         self.busy_s = 0.0
@@ -64,7 +81,8 @@ class EventLoop:
         self._free_s = 0.0
         self._held_until_s = 0.0
         self._messages: deque[tuple[float, Message]] = deque()
-        self._results: deque[tuple[float, ModelThread, tuple[Pending, ...]]] = deque()
+        self._results: deque[tuple[float, Callable[[float], float]]] = deque()  # each returns when it is done
+        self._waiting: dict[int, deque[Message]] = {}  # by stream: answers from that before its oldest pass on
 
     def receive(self, now: float, message: Message) -> None:
         """Receive a client's message; calls are in order of time."""
@@ -73,7 +91,12 @@ class EventLoop:
 
     def deliver(self, now: float, model: ModelThread, batch: tuple[Pending, ...]) -> None:
         """Queue the answers of a batch, or of a part of it, from a model thread."""
-        self._results.append((now, model, batch))
+        self._results.append((now, partial(self._hand_out, model, batch)))
+        self._wake(now)
+
+    def passed(self, now: float, stream: int) -> None:
+        """Queue the end of a stream's oldest second pass."""
+        self._results.append((now, partial(self._resolve, stream)))
         self._wake(now)
 
     def act(self, now: float) -> None:
@@ -82,9 +105,7 @@ class EventLoop:
         if messages and (not results or messages[0][0] <= results[0][0]):
             done_s = self._take_in(now, messages.popleft()[1])
         else:
-            _, model, batch = results.popleft()
-            model.acknowledge(now)
-            done_s = self._hand_out(now, batch)
+            done_s = results.popleft()[1](now)
         self.busy_s += done_s - now
         self._free_s = self.until_s = done_s
         self._wait()
@@ -104,15 +125,38 @@ class EventLoop:
         self._models[message.stream % len(self._models)].command(done_s, message)
         return done_s
 
-    def _hand_out(self, now: float, batch: tuple[Pending, ...]) -> float:
+    def _hand_out(self, model: ModelThread, batch: tuple[Pending, ...], now: float) -> float:
+        model.acknowledge(now)
         costs = self._costs
         work_s = (costs.batch_s + (costs.decode_s + costs.write_s) * len(batch)) * self._factors.loop()
         done_s = now + self._cores.stretch(now, work_s)
         for step in batch:
             message = step.item
-            if isinstance(message, Message) and message.timed:
-                self._answer(message.due_s, done_s + self._way_s)
+            assert isinstance(message, Message), "a step's item"
+            if message.pass_s:
+                self.passes.append((done_s, step.stream, message.pass_s))
+                for idle in [thread for thread in self.pass_threads if thread.at_s == NEVER_S][:1]:
+                    idle.at_s = done_s + self._costs.wake_s
+                self._waiting.setdefault(step.stream, deque())
+            if step.stream in self._waiting:
+                self._waiting[step.stream].append(message)
+            else:
+                self._send(message, done_s)
         return done_s
+
+    def _resolve(self, stream: int, now: float) -> float:
+        """Send the answer that waited for a pass, and those after it up to the next one with a pass."""
+        done_s, waiting = now + self._cores.stretch(now, self._costs.write_s), self._waiting[stream]
+        self._send(waiting.popleft(), done_s)
+        while waiting and not waiting[0].pass_s:
+            self._send(waiting.popleft(), done_s)
+        if not waiting:
+            del self._waiting[stream]
+        return done_s
+
+    def _send(self, message: Message, done_s: float) -> None:
+        if message.timed:
+            self._answer(message.due_s, done_s + self._way_s)
 
     def _wake(self, now: float) -> None:
         """Start the item that arrives at `now`, unless an earlier item is started first."""
@@ -129,6 +173,32 @@ class EventLoop:
         """Return the time at which it starts an item: immediately after other work, else after waking up."""
         ready_s = self._free_s if arrives_s <= self._free_s else arrives_s + self._costs.wake_s * self._factors.wake()
         return max(ready_s, self._held_until_s)
+
+
+class PassThread:
+    """Computes second passes of a process, one at a time, in slices: each takes longer the more threads are busy."""
+
+    def __init__(self, loop: EventLoop, cores: Cores) -> None:
+        self.at_s = NEVER_S
+        self.stream: int | None = None  # of the present pass
+        self._left_s = 0.0
+        self._jobs = loop.passes
+        self._loop = loop
+        self._cores = cores
+
+    def act(self, now: float) -> None:
+        """Begin the next slice of the present pass, or deliver its end and begin with the next one."""
+        if self.stream is not None and self._left_s <= 0:
+            self._loop.passed(now, self.stream)
+            self.stream = None
+        if self.stream is None:
+            if not self._jobs or self._jobs[0][0] > now:
+                self.at_s = self._jobs[0][0] if self._jobs else NEVER_S
+                return
+            _, self.stream, self._left_s = self._jobs.popleft()
+        slice_s = min(SLICE_S, self._left_s)
+        self._left_s -= slice_s
+        self.at_s = now + self._cores.stretch(now, slice_s, others=0)
 
 
 class StepToken:
@@ -154,6 +224,7 @@ class ModelThread:
         rng: random.Random,
         factors: RandomFactors,
         token: StepToken,
+        cores: Cores,
         shares_lock: bool = True,
     ) -> None:
         """`shares_lock`: an event loop runs in the same interpreter, so the two delay each other."""
@@ -170,6 +241,7 @@ class ModelThread:
         self._random = rng.random
         self._wake: Callable[[], float] = factors.wake
         self._token = token
+        self._cores = cores
         self._shares_lock = shares_lock
         self._draws: dict[int, list[float]] = {}
         self._idle_s = interference.idle_s
@@ -225,7 +297,8 @@ class ModelThread:
         extra_s = self._idle_s + (self._busy_s * self.loops[0].busy(now) if self._busy_s else 0.0)
         takes_s = draws[int(self._random() * DRAWS)] + extra_s * self._factors[int(self._random() * DRAWS)]
         self._began_s = self._token.taken(now)
-        self.at_s = self._began_s + max(draws[0], takes_s)  # never faster than the engine alone
+        takes_s = max(draws[0], takes_s)  # never faster than the engine alone
+        self.at_s = self._began_s + self._cores.stretch_batch(now, takes_s)
         self._token.free_s = max(self._token.free_s, self.at_s)
 
     def _drain_commands(self, now: float) -> None:

@@ -11,6 +11,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tutti_asr_lab.simulation.calibration import SecondPasses
+
 
 @dataclass(frozen=True, slots=True)
 class Churn:
@@ -46,6 +48,8 @@ class Live:
     budget_s: float = 0.1
     churn: Churn | None = None
     crowd: Crowd | None = None
+    passes: SecondPasses | None = None
+    """Second passes of each stream, which begins anywhere in their audio. The segment that its end cuts has none."""
 
     def __post_init__(self) -> None:
         """Raises: ValueError."""
@@ -68,6 +72,8 @@ class Message:
     budget_s: float
     last: bool = False
     timed: bool = True
+    pass_s: float = 0.0
+    """Processor time of the second pass over the segment that ends with it; 0 = none does."""
 
 
 Due = tuple[float, int, Message]
@@ -125,12 +131,18 @@ class Arrivals:
             start_s += spoken * period_s + load.jitter_s  # not before the previous stream's last message
 
     def _messages(self, load: Live, stream: int, start_s: float, spoken: int | None) -> Iterator[Message]:
-        period_s, number = load.step_s * load.steps, 0
+        period_s, number, passes = load.step_s * load.steps, 0, load.passes
+        ended = {} if passes is None else dict(zip(passes.steps, passes.seconds, strict=True))
+        begin = 0 if passes is None else self._rng.randrange(passes.audio_steps)
         flush = load.churn.flush_steps if load.churn is not None else 0
         while spoken is None or number < spoken:
+            pass_s = 0.0
+            if passes is not None:
+                steps = range(begin + number * load.steps, begin + (number + 1) * load.steps)
+                pass_s = sum(ended.get(step % passes.audio_steps, 0.0) for step in steps)
             number += 1
             due_s = start_s + number * period_s + (self._rng.random() * load.jitter_s if load.jitter_s else 0.0)
             last = number == spoken
-            yield Message(due_s, stream, load.steps, load.budget_s, last and not flush)
+            yield Message(due_s, stream, load.steps, load.budget_s, last and not flush, pass_s=pass_s)
             if last and flush:
                 yield Message(due_s, stream, flush, load.budget_s, last=True, timed=False)

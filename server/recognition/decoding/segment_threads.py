@@ -54,9 +54,9 @@ class SegmentThreads:
             work()
 
 
-def threads_of(processes: int) -> int:
-    """Return the threads of a process: half as many as cores, shared by `processes` of this server.
+def threads_of(processes: int, cores: int | None = None) -> int:
+    """Return the threads of a process: half as many as cores, rounded, shared by `processes` of this server.
 
-    The rest is for models and event loop.
+    The rest is for models and event loop. `cores`: by default those of this machine.
     """
-    return max(1, usable_cores() // (2 * processes))
+    return max(1, round((cores or usable_cores()) / (2 * processes)))

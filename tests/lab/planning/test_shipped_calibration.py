@@ -1,6 +1,7 @@
 """The shipped calibration is of the default server: its model, precision, decoder and language model."""
 
 from model.acoustic import load_model
+from model.decoder import decoder_of, second_passes_of
 from server.settings import Settings
 from tutti_asr_lab.planning.calibrate import searched
 from tutti_asr_lab.simulation.calibration import shipped
@@ -15,4 +16,5 @@ def test_the_shipped_calibration_is_of_the_default_server():
     decoder = searched(model, settings.decoder)
     assert (measured.model, measured.digest) == (model.config.name, model.digest)
     assert (measured.precision, measured.device) == (model.precision, str(model.device))
+    assert set(shipped().passes) == set(second_passes_of(model.facts, decoder_of(model.facts)))
     assert (measured.decoder, measured.lm) == (decoder, "built-in" if decoder == "beam" else "off")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from loadtest.measurement.engine_times import EngineTimes, measure_engine
+from model.ctc.greedy import GreedyDecoder
 from tests.support.servers.fakes import ChunkedModel
-from tests.support.servers.recognizers.spelling import CONFIG
-from tutti_asr_lab.planning import calibrate, loopback
+from tests.support.servers.recognizers.spelling import CONFIG, SpellingModel, silence, spell
+from tutti_asr_lab.planning import calibrate, loopback, second_passes
 from tutti_asr_lab.simulation.service_table import ServiceTable
 
 BATCH_S, RECEIVE_S, DECODE_S, WRITE_S, OPEN_S, IDLE = 1.5e-4, 4e-5, 1e-5, 3e-5, 2e-3, 0.01
@@ -147,12 +148,16 @@ def test_the_loopback_client_gets_a_result_for_each_step(live_server):
     assert short.rows >= 3 * 2  # its step and at least one flush step
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="times of threads are read from Linux")
-def test_the_loopback_client_sends_a_step_in_parts(live_server):
-    server = live_server()
-    port = int(server.host.rsplit(":", 1)[1])
-    audio = [bytes(2 * CONFIG.step_samples // 4)] * 4
-    seen = loopback.load(port, os.getpid(), audio, streams=3, seconds=0.5, answers=True, parts=4)
-    assert seen.rows == pytest.approx(3 * 0.5 / 0.08, abs=4)
-    assert len(seen.round_trips_s) == pytest.approx(seen.rows, abs=4)
-    assert min(seen.round_trips_s) < 0.06, "from the last part of a step, not from its first"
+class Rereading(GreedyDecoder):
+    reads_audio = False
+
+    def second_pass(self, state, audio):
+        return (lambda: words) if (words := self.words(state)) else None
+
+
+def test_second_passes_are_timed_at_the_ends_of_segments():
+    decoder, pcm = Rereading(CONFIG.vocabulary, CONFIG.frame_s), np.concatenate([spell("yes "), silence(10.4)])
+    steps = [part.tobytes() for part in np.array_split(pcm, len(pcm) // CONFIG.step_samples)]
+    found = second_passes.measure_passes(SpellingModel(), decoder, {"context": decoder}, steps)["context"]
+    assert (found.audio_steps, len(found.steps)) == (len(steps), 1)
+    assert 0 < found.seconds[0] < 1

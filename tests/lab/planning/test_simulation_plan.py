@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from batching.batcher import Policy
 from server.cli import app
-from tutti_asr_lab.planning.plan import parse_levels
 from tutti_asr_lab.planning.plan_report import provenance_line
+from tutti_asr_lab.simulation import calibration as measured
 from tutti_asr_lab.simulation.calibration import Calibration, Interference, Overheads, Provenance
 from tutti_asr_lab.simulation.planning import Serving, capacity, most_streams, plan, run_load
 from tutti_asr_lab.simulation.service_table import ServiceTable
@@ -70,12 +70,6 @@ def test_a_plan_with_invalid_parameters_is_rejected(bad):
         plan(TINY, SERVING, **({"streams": 1, "slo_s": 0.1, "headroom": 0.1} | bad))
 
 
-def test_levels_are_positive_numbers():
-    assert parse_levels("3,4") == (3, 4)
-    with pytest.raises(ValueError):
-        parse_levels("0,4")
-
-
 def test_the_command_prints_text_or_json(calibration):
     options = ["plan", "--streams", "1000", "--slo-ms", "80", "--max-batch", "16", "--calibration", calibration]
     done = runner.invoke(app, [*options, "--json"])
@@ -114,15 +108,19 @@ def test_the_command_knows_stereo_calls_two_models_front_ends_and_crowds(calibra
     assert level(100, "--crowd", "100")["latency_ms"]["count"] > 1.2 * mono["latency_ms"]["count"]
 
 
-@pytest.mark.parametrize("options", [["--calibration", "no such file"], ["--policy", "lazy"], ["--levels", "x"]])
-def test_bad_options_exit_with_status_2(options, calibration):
-    done = runner.invoke(app, ["plan", "--calibration", calibration, *options])
-    assert done.exit_code == 2
+def test_finals_are_those_of_a_server_by_default_and_must_have_been_measured(calibration, tmp_path):
+    def finals(path, *options):
+        done = runner.invoke(app, ["plan", "--calibration", str(path), "--levels", "1", "--json", *options])
+        return done.output if done.exit_code else json.loads(done.stdout.splitlines()[-1])["asked"]["finals"]
+
+    passes = tmp_path / "passes.json"
+    replace(TINY, passes={"context": measured.SecondPasses(25, (7,), (0.01,))}).save(passes)
+    assert [finals(calibration), finals(passes), finals(passes, "--finals", "fast")] == ["fast", "context", "fast"]
+    assert "--finals accurate: the calibration has no second pass of 'tiny'" in finals(passes, "--finals", "accurate")
 
 
-def test_a_plot_is_drawn(calibration, tmp_path):
-    path = tmp_path / "plan.png"
-    options = ["--levels", "5", "--seconds", "1", "--plot", str(path), "--calibration", calibration]
-    done = runner.invoke(app, ["plan", *options])
-    assert done.exit_code == 0, done.output
-    assert path.read_bytes().startswith(b"\x89PNG")
+def test_second_passes_take_capacity_from_a_replica():
+    fast, context = (
+        capacity(measured.shipped(), Serving(finals=finals), 0.1).streams for finals in ("fast", "context")
+    )
+    assert 0.5 * fast < context < 0.95 * fast

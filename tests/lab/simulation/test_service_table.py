@@ -11,6 +11,7 @@ from tutti_asr_lab.simulation.calibration import (
     Interference,
     Overheads,
     Provenance,
+    SecondPasses,
     Spread,
     Spreads,
     shipped,
@@ -69,6 +70,7 @@ def test_a_saved_calibration_loads_equal(tmp_path):
         Interference(1e-4, 2e-3, Spread((0.1, 0.9), (0.5, 2.0))),
         Spreads(wake=Spread((0.5, 1.0), (1.0, 3.0))),
         5,
+        {"context": SecondPasses(250, (13, 22), (0.01, 0.003), -1e-5)},
     )
     before.save(tmp_path / "some" / "calibration.json")
     assert Calibration.load(tmp_path / "some" / "calibration.json") == before

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batching.batcher import Batcher, Policy
 from batching.engine import PATIENCE_S
 from tutti_asr_lab.simulation import threads
-from tutti_asr_lab.simulation.calibration import Interference, Overheads, Spread
+from tutti_asr_lab.simulation.calibration import Interference, Overheads, SecondPasses, Spread
 from tutti_asr_lab.simulation.service_table import ServiceTable
 from tutti_asr_lab.simulation.simulator import Simulator
 from tutti_asr_lab.simulation.workload import Churn, Crowd, Live
@@ -214,3 +214,21 @@ def test_a_batch_waits_no_longer_than_the_patience_for_an_event_loop_that_hangs(
     simulator.run(6.0)
     began = [at_s for at_s, _ in simulator._models[0].batches][1:40]  # the first result is acknowledged before the hang
     assert [later - at for at, later in pairwise(began)] == pytest.approx([0.001 + PATIENCE_S] * 38)
+
+
+PASSES = SecondPasses(audio_steps=25, steps=(7, 24), seconds=(0.005, 0.015))  # 1 % of a core for a stream
+
+
+def test_answers_wait_for_the_second_pass_before_them():
+    alone, passed = (simulate(Live(1, passes=passes), seconds=8.0) for passes in (None, PASSES))
+    assert (alone.latency_ms.max, passed.latency_ms.max) == pytest.approx((1.0, 1.0 + 15.0))
+    assert (passed.latency_ms.mean - alone.latency_ms.mean) * 100 == pytest.approx(4 * (5 + 15))
+
+
+def test_second_passes_slow_other_threads_that_lack_a_core_and_queue_for_their_own():
+    free, two, one = (simulate(Live(60, passes=PASSES), overheads=SERVER, cores=cores) for cores in (0, 2, 1))
+    assert free.model_busy < two.model_busy < one.model_busy
+    assert free.latency_ms.p98 < two.latency_ms.p98 < one.latency_ms.p98
+    full, shared = (simulate(Live(120, passes=PASSES), overheads=SERVER, cores=cores) for cores in (0, 4))
+    assert shared.latency_ms.p98 < 200, "two threads can compute them"
+    assert full.latency_ms.p98 > 500, "one cannot"

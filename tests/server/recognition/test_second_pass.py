@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 from server.recognition.decoding.second_pass import Outcome, SecondPass
+from server.recognition.decoding.segment_threads import threads_of
 from tests.support.servers.fakes import WAIT_S
 
 
@@ -54,6 +55,11 @@ def test_a_decode_that_fails_is_an_outcome_and_the_thread_continues() -> None:
     found = dict(run([("a", False), ("b", False)], fails="a"))
     assert isinstance(found["a"].error, ArithmeticError)
     assert (found["a"].words, found["b"].words) == (None, ())
+
+
+def test_half_as_many_threads_as_cores_are_shared_by_the_processes() -> None:
+    sizes = [(1, 1), (1, 2), (1, 4), (3, 8), (5, 16), (17, 64)]
+    assert [threads_of(processes, cores) for processes, cores in sizes] == [1, 1, 2, 1, 2, 2]
 
 
 def test_stopped_threads_end() -> None:
