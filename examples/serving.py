@@ -146,7 +146,7 @@ async def accepted(connection: WebSocket) -> AsyncIterator[None]:
 def run(application: Callable[[], FastAPI], client: Callable[[int], Awaitable[None]]) -> None:
     """Run an example's command line: serve, or with --demo run the client against a server of its own."""
 
-    def command(port: int = 8090, *, demo: bool = False) -> None:
+    def command(port: Annotated[int, typer.Option(min=0, max=65_535)] = 8090, *, demo: bool = False) -> None:
         """Serve on 127.0.0.1; with --demo run a client on a free port, print what it gets, and exit."""
         listening = socket.create_server(("127.0.0.1", 0 if demo else port))
         server = uvicorn.Server(uvicorn.Config(application(), log_level="warning"))

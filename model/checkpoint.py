@@ -159,7 +159,7 @@ def read(path: Path) -> tuple[OwnConfig, bytes]:
     """Return a checkpoint's configuration and its tensors as stored. Raises: CheckpointError."""
     config = read_config(path)
     try:
-        return config, _weights_of(path, _described(path)).read_bytes()
+        return config, weights_file(path).read_bytes()
     except OSError as error:
         raise _cannot_read(error) from error
 
@@ -169,7 +169,7 @@ def read_recurrent(path: Path) -> tuple[ModelConfig, bytes]:
     config, blob = read(path)
     if not isinstance(config, ModelConfig):
         raise CheckpointError(
-            f"{path} is an attention network, of which there is the 8-bit form alone: use --precision int8 or auto"
+            f"{path} is an attention network, whose one form has 8 bits: use --precision int8 or auto, or a GRU network"
         )
     return config, blob
 
@@ -199,6 +199,11 @@ def _described(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise CheckpointError(f"{description} is not a model configuration: it is no JSON object")
     return values
+
+
+def weights_file(path: Path) -> Path:
+    """Return the file with a checkpoint's tensors. Raises: CheckpointError."""
+    return _weights_of(path, _described(path))
 
 
 def _weights_of(path: Path, values: Mapping[str, Any]) -> Path:

@@ -34,7 +34,8 @@ def check(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="Folder or file of a published model, or a checkpoint. Default: the shipped model."
+            metavar="DIR",
+            help="Folder or file of a published model, a checkpoint, or a shipped name. Default: the shipped model.",
         ),
     ] = None,
     *,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from batching.capacity import LatencyObjective
 from batching.stepper import Stepper
 from model.acoustic import load_model, log_probs_of
-from model.checkpoint import SHIPPED
+from model.checkpoint import SHIPPED, named, weights_file
 from model.ctc.words import joined
 from model.decoder import decoder_of
 from model.facts import AcousticModel
@@ -63,7 +63,7 @@ def check(options: Asked, settings: Settings) -> Document:
     if audio is not None and audio["sherpa"].get("equal") is False:
         wrong.append("sherpa-onnx outputs different tokens")
     return {
-        "model": _facts(model, published, options.model or SHIPPED) | {"load_s": round(load_s, 2)},
+        "model": _facts(model, published, named(options.model or SHIPPED)) | {"load_s": round(load_s, 2)},
         "rows": rows,
         "speed": _speed(model, settings),
         **({} if published is None else _compiled(published, options, settings)),
@@ -83,7 +83,11 @@ def _facts(model: AcousticModel, published: PublishedModel | None, path: Path) -
         context_ms, latency_ms = frame_ms * described.left, 1_000 * described.latency_s
         window_ms = step_ms if described.raw else frame_ms * described.window + context_ms
     else:
-        files, window_ms, latency_ms = (path,), step_ms, step_ms + 1_000 * config.delay_frames * config.frame_s
+        files, window_ms, latency_ms = (
+            (weights_file(path),),
+            step_ms,
+            step_ms + 1_000 * config.delay_frames * config.frame_s,
+        )
         context_ms = 0.0
     return {
         "kind": config.architecture,

@@ -256,6 +256,7 @@ WRONG_USAGE = [  # arguments, and what the error names
     (["plan", "--calibration", "absent.json"], "--calibration"),
     (["plan", "--levels", "0"], "--levels"),
     (["plan", "--gpu"], "--gpu"),
+    (["plan", "--levels", "9", "--streams", "9"], "--streams"),
     (["plan", "--cores", "8", "--streams", "9"], "--streams"),
     (["loadtest", "--streams", "ten"], "--streams"),
     (["evaluate", *MANIFEST, "--codec", "gsm"], "--codec"),

@@ -18,7 +18,7 @@ def export(
     *,
     model: Annotated[
         Path | None,
-        typer.Option(help="A .safetensors checkpoint, or the name of a shipped one. Default: the shipped model."),
+        typer.Option(help="A .safetensors checkpoint, or the name of a shipped one. Default: gru, in floats."),
     ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Write model.int8.onnx too, in dynamic 8-bit integers.")] = False,
 ) -> None:

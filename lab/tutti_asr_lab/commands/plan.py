@@ -144,6 +144,8 @@ def plan(
     serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s, models, front_ends, crowd, kind)
     with _named("--levels", levels):
         loads = plan_runs.parse_levels(levels) if levels else None
+    for option in given_options(context, {"streams", "slo_ms", "headroom"} if loads else {"seconds"}):
+        raise typer.BadParameter(f"{option}: {'cannot be combined with' if loads else 'needs'} --levels")
     if loads is None:
         total = streams * channels
         found = plan_runs.answer(device, serving, streams=total, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)

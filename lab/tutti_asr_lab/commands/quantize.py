@@ -39,9 +39,10 @@ def quantize(
     seed: Annotated[int, typer.Option(help="Random seed for the choice of recordings and their augmentation.")] = 1,
 ) -> None:
     """Convert a model to 8-bit integers, for --precision int8, and compare its texts with those in floats."""
+    from model.checkpoint import named
     from model.published.files import is_published
 
-    published = is_published(checkpoint)
+    published = is_published(checkpoint := named(checkpoint))
     _check_options(context, published=published)
     try:
         if published:

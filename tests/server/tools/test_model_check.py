@@ -98,6 +98,7 @@ def test_the_shipped_model_is_described_without_a_comparison():
     assert (code, found["ok"]) == (0, True)
     model = found["model"]
     assert (model["kind"], model["latency_ms"], model["spelling"]) == ("ctc-attention", 400.0, "characters")
+    assert checked("fast")[1]["model"]["file_bytes"] == model["file_bytes"]
     assert "words in noise   dropped" in lines(found)
     assert found["rows"]["equal_bits"] == dict.fromkeys(("1", "2", "3", "8", "32"), True)
     assert set(found["speed"]["batch_ms"]) == {"1", "8", "32", "128"}
