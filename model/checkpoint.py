@@ -168,9 +168,7 @@ def read_recurrent(path: Path) -> tuple[ModelConfig, bytes]:
     """As `read`, for a network of the Deep Speech 2 line. Raises: CheckpointError, also for another one."""
     config, blob = read(path)
     if not isinstance(config, ModelConfig):
-        raise CheckpointError(
-            f"{path} is an attention network, whose one form has 8 bits: use --precision int8 or auto, or a GRU network"
-        )
+        raise CheckpointError(f"{path} is an attention network, in 8 bits alone: use --precision int8 or a GRU network")
     return config, blob
 
 

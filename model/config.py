@@ -72,10 +72,13 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Raises: ValueError for sizes that the network cannot have."""
+        for item in dataclasses.fields(self):
+            value, least = getattr(self, item.name), int(item.name != "lookahead")
+            if item.type == "int" and (type(value) is not int or value < least):
+                raise ValueError(f"{item.name} must be a whole number, at least {least}, not {value!r}")
         if self.step_samples % (4 * self.hop_samples):
-            raise ValueError(
-                f"step_samples must be a multiple of {4 * self.hop_samples} (4 hops), not {self.step_samples}"
-            )
+            hops = f"{4 * self.hop_samples} (4 hops)"
+            raise ValueError(f"step_samples must be a multiple of {hops}, not {self.step_samples}")
         if self.window_samples > self.fft_size or self.hop_samples > self.window_samples:
             raise ValueError("hop_samples <= window_samples <= fft_size is required")
         if not self.vocabulary or self.vocabulary[BLANK] != "":

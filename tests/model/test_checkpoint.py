@@ -69,6 +69,7 @@ def test_truncated_weights_are_named(written):
         ({"format_version": 5, "backward": [1]}, "format version 5 is not supported; this program reads up to 4"),
         ({"colour": "red"}, "unknown fields: colour"),
         ({"step_samples": 1000}, "must be a multiple"),
+        ({"hidden": 416.0}, r"hidden must be a whole number, at least 1, not 416\.0"),
         ({"hidden": 128}, "do not fit its configuration"),
     ],
 )
