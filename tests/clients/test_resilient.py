@@ -206,17 +206,17 @@ async def test_a_replay_is_rate_limited_and_live_audio_is_not() -> None:
     loop = asyncio.get_running_loop()
     audio = noise(64_000 + 192_000)  # the burst, and six seconds
     async with FakeReplica(keys=()).running() as server:  # noqa: SIM117 - as above
-        async with open_stream(server.url, retry=AT_ONCE, replay_speed=15.0) as stream:
+        async with open_stream(server.url, retry=AT_ONCE, replay_speed=5.0) as stream:
             began_s = loop.time()
             await stream.send(audio)
             await server.until(lambda: len(server.streams[0].received_audio) == len(audio))
-            assert loop.time() - began_s < 0.4, "nothing was lost, so nothing is delayed"
+            assert loop.time() - began_s < 1.2, "nothing was lost, so nothing is delayed"
             server.hang_up()
             began_s = loop.time()
             await stream.close_stream()
             assert said(await _all(stream)) == undisturbed(audio, CLOSE)
             again = len(server.streams[1].received_audio) / 32_000
-            assert loop.time() - began_s >= (again - REPLAY_BURST_S) / 15.0 - 0.01
+            assert loop.time() - began_s >= (again - REPLAY_BURST_S) / 5.0 - 0.01
 
 
 async def test_closing_a_stream_ends_its_tasks() -> None:

@@ -107,8 +107,12 @@ def test_a_resume_with_an_invalid_field_is_refused_by_its_name() -> None:
 
 
 def test_an_idle_stream_ends_with_metadata_and_1011(live_server: Start) -> None:
-    server = live_server(idle_timeout_s=0.2)
+    clock = FakeClock()
+    server = live_server(idle_timeout_s=0.05, clock=clock)
     with server.listen() as client:
+        client.say("not a type")
+        client.receive()  # the answer: the stream has begun
+        clock.advance(1.0)
         frames, code, reason = client.rest()
     assert [f["type"] for f in frames] == ["Metadata"]
     assert code == 1011
@@ -116,6 +120,9 @@ def test_an_idle_stream_ends_with_metadata_and_1011(live_server: Start) -> None:
     assert "net0001" in reason
     with server.listen() as client:
         client.send(spell("yes"))
+        client.say("not a type")
+        client.receive()  # the audio has arrived, too
+        clock.advance(1.0)
         frames, code, _ = client.rest()
     assert (transcript(frames), frames[-1]["type"], code) == ("yes", "Metadata", 1011)
     server.wait_idle()

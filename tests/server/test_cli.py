@@ -69,9 +69,9 @@ COMMANDS = dict(every_command())
 
 
 def test_help_is_fast_and_imports_nothing_heavy() -> None:
-    start = time.perf_counter()
+    start = os.times().children_user
     assert "transcribe" in imported("--help", absent="torch numpy fastapi pydantic")
-    assert time.perf_counter() - start < 5  # generous for slow CI machines; `time tutti --help` takes 0.4 s
+    assert os.times().children_user - start < 3  # of processor time, on slow machines; here it takes 0.4 s
 
 
 @pytest.mark.parametrize("name", COMMANDS, ids=" ".join)

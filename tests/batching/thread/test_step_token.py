@@ -69,9 +69,9 @@ def test_engines_that_share_a_token_never_step_at_once(start_engine: Start, shar
     benches = [
         start_engine(Watched(running, most), step_token=token if shared else None, max_queued=64) for _ in range(2)
     ]
-    for bench in benches:
-        stream = bench.engine.open()
-        for value in range(32):
+    streams = [bench.engine.open() for bench in benches]
+    for value in range(32):  # by turns: neither engine is done before the other begins
+        for bench, stream in zip(benches, streams, strict=True):
             bench.engine.push(stream, step(value))
     for bench in benches:
         bench.answers(32)

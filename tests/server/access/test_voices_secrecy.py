@@ -54,7 +54,8 @@ def of_vector(vector: bytes) -> set[str]:
     """Return texts that a vector could be written as; parts of it, as a line may be cut."""
     numbers = np.frombuffer(vector, np.float32)
     written = {base64.b64encode(vector[:48]).decode(), vector[:16].hex(), repr(vector[:8])[2:-1]}
-    return written | {str(number)[:8] for number in numbers[np.abs(numbers) > 0.01][:40]}
+    large = numbers[np.abs(numbers) > 0.01][:40]  # so many digits are in no time or sum of a metric by chance
+    return written | {str(number)[:10] for number in (*large, *large.tolist())}
 
 
 def connect_as_bank(server: FrontEnds, speaker: str, **more: str) -> connect:

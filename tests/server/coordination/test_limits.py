@@ -155,7 +155,7 @@ def test_an_ipv6_network_is_one_address(host: str, address: str) -> None:
 def test_a_storm_of_one_key_is_refused_with_503_and_another_key_is_served(live_server: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("\n".join(hashlib.sha256(key.encode()).hexdigest() for key in ("stormy", "calm")))
-    server = live_server(api_keys_file=file, max_openings_per_s=0.4)  # a burst of two, then none within this test
+    server = live_server(api_keys_file=file, max_openings_per_s=0.4, clock=FakeClock())  # a burst of two, then none
     guard = server.replica.guard
     for _ in range(2):
         guard.coordinator.openings.take(f"key {key_id('stormy')}", server.replica.clock())
@@ -178,7 +178,7 @@ def key_id(secret: str) -> str:
 
 
 def test_a_storm_of_one_address_is_refused_on_every_protocol_and_for_uploads(live_server: Start) -> None:
-    server = live_server(max_openings_per_s=0.2)
+    server = live_server(max_openings_per_s=0.001)
     with server.listen() as client:
         client.finish()
     with pytest.raises(InvalidStatus) as refused:
@@ -190,7 +190,7 @@ def test_a_storm_of_one_address_is_refused_on_every_protocol_and_for_uploads(liv
 
 
 def test_clients_behind_a_trusted_proxy_are_distinguished(live_server: Start) -> None:
-    server = live_server(max_openings_per_s=0.2)
+    server = live_server(max_openings_per_s=0.001)
     for address in ("192.0.2.1", "192.0.2.2"):
         with server.listen({"X-Forwarded-For": address}) as client:
             client.finish()

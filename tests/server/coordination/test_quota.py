@@ -15,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 
 from server.coordination.limits import Quotas
 from server.coordination.local import LocalCoordinator
-from tests.support.servers.fakes import WAIT_S
+from tests.support.servers.fakes import WAIT_S, FakeClock
 from tests.support.servers.live_server import LiveServer, transcript
 from tests.support.servers.recognizers.spelling import GatedSpellingModel, spell
 
@@ -112,7 +112,8 @@ def test_a_call_counts_once_whatever_its_channels(live_server: Start, keys_file:
 
 def test_a_stream_is_released_however_it_ends(live_server: Start, keys_file: Path) -> None:
     """Ended, lost, too large, idle, refused for its query or by a full server."""
-    server = live_server(api_keys_file=keys_file, idle_timeout_s=0.5, max_streams=2)
+    clock = FakeClock()
+    server = live_server(api_keys_file=keys_file, idle_timeout_s=0.05, max_streams=2, clock=clock)
     with server.listen(KEYS) as ended:
         ended.finish()
     vanished = server.listen(KEYS)
@@ -122,6 +123,9 @@ def test_a_stream_is_released_however_it_ends(live_server: Start, keys_file: Pat
         large.send(bytes(2**20 + 2))
         assert large.rest()[1] == 1009
     with server.listen(KEYS) as idle:
+        idle.say("not a type")
+        idle.receive()  # the answer: the stream has begun
+        clock.advance(1.0)
         assert idle.rest()[1] == 1011
     assert status(server, "small", encoding="nonsense") == 400
     server.wait_idle()

@@ -161,10 +161,10 @@ async def test_a_recording_waits_for_slots_that_another_front_end_gives_back(ben
     await turns()
     assert not any(task.done() for task in waiting)
     held.cancel()
-    done, pending = await asyncio.wait(waiting, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(waiting, timeout=20.0, return_when=asyncio.FIRST_COMPLETED)
     assert (len(done), len(pending)) == (1, 1), "only one has the slots, and the other waits on"
     done.pop().result().cancel()
-    await asyncio.wait_for(pending.pop(), 5.0)
+    await asyncio.wait_for(pending.pop(), 20.0)
 
 
 @served()
@@ -185,6 +185,6 @@ async def test_no_slot_is_held_once_the_engines_of_a_front_end_have_stopped(benc
     for slots in bench.slots:
         await slots.take(3)
     bench.slots[0].clear()
-    await asyncio.wait_for(bench.slots[0].empty(), 1.0)
+    await asyncio.wait_for(bench.slots[0].empty(), 20.0)
     await turns()
     assert bench.server.slots_used == 3

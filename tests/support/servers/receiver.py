@@ -55,12 +55,12 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 received = Received(self.command, self.path, headers, body)
+                receiver._requests.put(received)
                 status, more = answer(received)
                 self.send_response(status)
                 for name, value in {"content-length": "0", **more}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                receiver._requests.put(received)
 
             do_POST = do_PUT = answer  # noqa: N815 - of http.server
 

