@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from model.config import MAX_BEAMS, SHIPPED_LANGUAGES
 from model.whisper import folder_of
 from server.configuration.addresses import ListenAddress, listen_address, listen_host
-from server.configuration.checks import bad_setting, own_address, table, url_of, whisper_folder
+from server.configuration.checks import DAY_S, Seconds, bad_setting, own_address, table, url_of, whisper_folder
 from server.configuration.models_file import ModelEntry, is_named, named_models, read_models
 from server.configuration.variables import listed, spelled
 
@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     """Several models as tables of a TOML file. Cannot be combined with `model` or `models`."""
     model_aliases: Annotated[dict[str, str], BeforeValidator(table)] = Field(default_factory=lambda: {"*": "default"})
     """Names that clients use, as JSON, each with a model or `default`; `*` is every other, refused without it."""
-    unload_idle_minutes: float | None = Field(None, ge=0.001)
+    unload_idle_minutes: float | None = Field(None, ge=0.001, le=525_600)
     """Unload a model that was loaded on demand after this many minutes without a stream. By default never."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the models compute; `auto` takes a GPU if there is one."""
@@ -121,7 +121,7 @@ class Settings(BaseSettings):
     fast for streams that resume."""
     second_pass: Annotated[str, AfterValidator(whisper_folder)] | None = None
     """`whisper:DIR`: accurate finals by this Whisper model, for models of its languages, if they come in time."""
-    second_pass_timeout_s: float = Field(2.0, gt=0)
+    second_pass_timeout_s: Seconds = 2.0
     """Seconds after which a live final that `second_pass` has not read is sent as our own."""
     grammars: Path | None = None
     """Folder of grammars, `LANGUAGE-NAME.arpa` or `.arpa.gz`, in addition to those that ship."""
@@ -134,14 +134,14 @@ class Settings(BaseSettings):
 
     # Batches and capacity
 
-    max_streams: Literal["auto"] | Annotated[int, Field(ge=1, le=1_000_000_000)] = "auto"
+    max_streams: Literal["auto"] | Annotated[int, Field(ge=1, le=1_000_000)] = "auto"
     """Most channels open at a time, without those at rest; more are answered 503. `auto` follows the estimate for this
     machine."""
-    max_batch: int = Field(128, ge=1)
+    max_batch: int = Field(128, ge=1, le=16_384)
     """Most rows of a batch."""
     policy: Literal["eager", "deadline", "single"] = "eager"
     """When a batch starts: at once, at the latest time that meets the deadlines, or one stream at a time."""
-    latency_budget_ms: float = Field(100.0, gt=0)
+    latency_budget_ms: float = Field(100.0, ge=0.001, le=10_000)
     """Deadline of a live step in milliseconds, counted from its arrival."""
 
     # Speech and segments
@@ -156,22 +156,22 @@ class Settings(BaseSettings):
     docs/speakers.md. By default none."""
     turn_model: Path | None = None
     """Graph of Smart Turn's form, asked in pauses whether the turn is over: docs/voice-agents.md. By default none."""
-    min_endpoint_ms: float = Field(400.0, ge=0)
+    min_endpoint_ms: float = Field(400.0, ge=0, le=10_000)
     """Least silence that ends a segment. Words have blank frames inside: a shorter silence would cut them."""
-    max_utterance_s: float = Field(30.0, gt=0)
+    max_utterance_s: float = Field(30.0, ge=1, le=3_600)
     """Longest segment in seconds; a longer one is cut between words."""
-    rest_s: Literal["off"] | Annotated[float, Field(ge=0.8)] = "off"
+    rest_s: Literal["off"] | Annotated[float, Field(ge=0.8, le=DAY_S)] = "off"
     """Seconds of silence after which a stream rests, so its steps are not computed; `off`: never. docs/sizing.md."""
     max_channels: int = Field(2, ge=1, le=20)
     """Most channels of one connection with `multichannel=true`."""
 
     # Limits of live connections
 
-    idle_timeout_s: float = Field(10.0, gt=0)
+    idle_timeout_s: Seconds = 10.0
     """Seconds without audio or a message after which a stream is closed, as the Deepgram service does."""
-    max_backlog_s: float = Field(30.0, gt=0)
+    max_backlog_s: float = Field(30.0, ge=3, le=3_600)
     """Seconds of audio that may wait for the model before a stream is closed."""
-    stall_timeout_s: float = Field(30.0, gt=0)
+    stall_timeout_s: Seconds = 30.0
     """Seconds without an answer from the engine after which a stream is closed. A hung engine ends after twice as long;
     with front ends after a third, so that a spare one serves before streams are closed."""
     lenient_features: bool = False
@@ -179,9 +179,9 @@ class Settings(BaseSettings):
 
     # Uploads
 
-    max_upload_bytes: int = Field(100 * 2**20, ge=1)
+    max_upload_bytes: int = Field(100 * 2**20, ge=1_024, le=2**40)
     """Largest body of an upload."""
-    max_upload_s: float = Field(14_400.0, gt=0)
+    max_upload_s: float = Field(14_400.0, ge=1, le=30 * DAY_S)
     """Longest recording in seconds: a small body can decode to hours of silence."""
     max_uploads: int = Field(4, ge=1, le=10_000)
     """Uploads of the largest size at a time, shared by front ends, at least one each: the memory for bodies. Smaller
@@ -193,9 +193,9 @@ class Settings(BaseSettings):
     """Keys that clients must send. Without keys anyone who reaches the server can use it."""
     api_keys_file: Path | None = None
     """File of hashed keys with quotas and origins, as `tutti keys` writes it; read again when it changes."""
-    max_streams_per_key: int | None = Field(None, ge=1)
+    max_streams_per_key: int | None = Field(None, ge=1, le=1_000_000)
     """Calls that a key may have open at a time, unless the file says otherwise. By default unlimited."""
-    max_openings_per_s: Literal["auto", "off"] | Annotated[float, Field(gt=0)] = "auto"
+    max_openings_per_s: Literal["auto", "off"] | Annotated[float, Field(ge=0.01, le=1e6)] = "auto"
     """Openings of streams a second for one key or address, after a burst: server/coordination/limits.py."""
     token_keys: tuple[SecretStr, ...] = ()
     """Secrets that sign browser tokens: the first signs, all are accepted. By default one made at start."""
@@ -226,7 +226,7 @@ class Settings(BaseSettings):
 
     # Draining
 
-    drain_timeout_s: float = Field(20.0, ge=0)
+    drain_timeout_s: float = Field(20.0, ge=0, le=DAY_S)
     """Seconds for streams to end after SIGTERM; the whole drain fits the 30 s of grace that Kubernetes gives."""
 
     # Usage

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from model.whisper import folder_of
 from server.configuration.addresses import listen_address
+
+DAY_S = 86_400  # of the longest live connection
+Seconds = Annotated[float, Field(ge=0.05, le=DAY_S)]
+"""A time limit: neither one that no client can meet nor one that no connection reaches."""
 
 
 def url_of(*schemes: str) -> AfterValidator:

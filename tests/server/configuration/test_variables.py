@@ -51,7 +51,7 @@ def test_lists_are_read_with_any_separator(name: str, text: str, monkeypatch: py
     assert [value if isinstance(value, str) else value.get_secret_value() for value in values] == ["one", "two"]
 
 
-NUMBERS = ("nan", "inf", "-inf", "1e999", "-1", "-0.5", "abc", "1,5", "0x10", " ")
+NUMBERS = ("nan", "inf", "-inf", "1e999", "1e300", "9" * 20, "-1", "-0.5", "abc", "1,5", "0x10", " ")
 TEXTS = {"host", "commit", "second_pass", "twilio_auth_token", "callback_secret"}  # which any text can be
 
 
@@ -59,7 +59,8 @@ def bad_values(name: str) -> tuple[str, ...]:
     """Texts that a scalar setting must refuse, by its type."""
     kind = str(Settings.model_fields[name].annotation)
     if "int" in kind or "float" in kind:
-        return (*NUMBERS, "0.5") if "float" not in kind else NUMBERS
+        bad = NUMBERS if name in {"min_endpoint_ms", "drain_timeout_s"} else (*NUMBERS, "1e-300")  # these can be 0
+        return (*bad, "0.5") if "float" not in kind else bad
     if "bool" in kind:
         return ("maybe", "2", "-1", "nan", " ")
     if "Literal" in kind and "Path" not in kind:
