@@ -54,7 +54,7 @@ def of_vector(vector: bytes) -> set[str]:
     """Return texts that a vector could be written as; parts of it, as a line may be cut."""
     numbers = np.frombuffer(vector, np.float32)
     written = {base64.b64encode(vector[:48]).decode(), vector[:16].hex(), repr(vector[:8])[2:-1]}
-    large = numbers[np.abs(numbers) > 0.01][:40]  # so many digits are in no time or sum of a metric by chance
+    large = numbers[np.abs(numbers) > 0.01][:40]  # no time or sum of a metric has these digits by chance
     return written | {str(number)[:10] for number in (*large, *large.tolist())}
 
 
