@@ -34,7 +34,7 @@ serve: setup  ## serve the shipped models on 127.0.0.1:8080
 WORKERS ?= 2  # processes of the tests: with more than two the tests of timing fail on two cores
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: setup  ## all tests but the slow ones, seven minutes on two cores with AVX-512
+test: setup  ## all tests but the slow ones, twelve minutes on two cores with AVX-512
 	@$(PYTEST) -m 'not slow and not image and not lab'
 
 MARKS ?= not image and not lab
