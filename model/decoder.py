@@ -101,17 +101,20 @@ def grammars_of(facts: ModelFacts, beams: int | None = None, folder: Path | None
     """
     if facts.published:
         return {}
-    config = facts.own_config
+    searches = {}
+    for name, language in read_grammars(facts.own_config, folder).items():
+        searches[name] = own_search(facts.own_config, beams, language, keeps_blank=True)
+        searches[name].warm_up()
+    return searches
+
+
+def read_grammars(config: OwnConfig, folder: Path | None) -> dict[str, Language]:
+    """The n-grams of `grammars_of`, which need no weights. Raises: LanguageModelError, LexiconError."""
     begin = f"{config.language}-"
     paths = [*_grammar_files(GRAMMARS), *([] if folder is None else _grammar_files(folder))]
     named = {path.name.partition(".arpa")[0]: path for path in paths}
     own = {name.removeprefix(begin): path for name, path in named.items() if name.startswith(begin)}
-    searches = {}
-    for name, path in sorted(own.items()):
-        language = Language.load(path, config.phones, config.language)
-        searches[name] = own_search(config, beams, language, keeps_blank=True)
-        searches[name].warm_up()
-    return searches
+    return {name: Language.load(path, config.phones, config.language) for name, path in sorted(own.items())}
 
 
 def _grammar_files(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from time import perf_counter
 from fastapi import FastAPI, Response
 
 from server.access.guard import QuotaRelease
-from server.access.origins import allow_pages
+from server.access.origins import allow_pages, allowed_origins
 from server.configuration.addresses import ListenAddress
 from server.coordination.coordinator import Coordinator
 from server.http.admin import admin_access, admin_router
@@ -28,12 +28,13 @@ from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
 from server.http.uvicorn_server import MakeProtocols, SecondPort, http_port, tcp_port
 from server.models.engine_source import EngineSource
-from server.models.loading import LoadedModel
+from server.models.loading import LoadedModel, check_decoding_files
 from server.models.registry import RegistryEntry
 from server.models.service import NO_AUXILIARY, MakeSession, ModelService
+from server.models.service_builder import resume_keys
 from server.operations.process import on_sighup
 from server.operations.watchdog import Watchdog, WatchedEngine
-from server.protocols.audiosocket.call_options import CallRegistration
+from server.protocols.audiosocket import call_options as audiosocket
 from server.protocols.audiosocket.endpoint import audiosocket_protocols
 from server.protocols.deepgram.endpoints import QueryReader, Transcribe, admit_live
 from server.protocols.flux.endpoint import admit_turns
@@ -44,11 +45,21 @@ from server.protocols.openai.transcriptions import Transcriptions
 from server.protocols.twilio.endpoint import admit_call
 from server.protocols.uploads import Recordings
 from server.protocols.vosk.endpoint import admit_by_key, app_without_keys
-from server.protocols.wyoming.endpoint import wyoming_protocols
+from server.protocols.wyoming import endpoint as wyoming
 from server.recognition.session import Session
 from server.recognition.steps import Auxiliary
-from server.replica import Replica, build_replica
+from server.replica import (
+    Replica,
+    build_replica,
+    callback_folder,
+    callback_rules,
+    client_keys,
+    enrolled_voices,
+    receipt_keys,
+    usage_files,
+)
 from server.settings import Settings
+from server.text.own_forms import own_forms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,35 @@ class Application:
     asgi: FastAPI
     replica: Replica
     ports: Mapping[str, SecondPort]
+
+
+def _ports_options(settings: Settings) -> None:
+    """Read the options that ports of their own give their streams. Raises: SettingsError."""
+    addresses = settings.addresses
+    if "wyoming_port" in addresses:
+        wyoming.WyomingOptions.read(addresses["wyoming_port"])
+    if "audiosocket_port" in addresses:
+        audiosocket.AudioSocketOptions.read(addresses["audiosocket_port"])
+
+
+FILES: tuple[Callable[[Settings], object], ...] = (
+    client_keys,
+    resume_keys,
+    admin_access,
+    allowed_origins,
+    receipt_keys,
+    callback_rules,
+    enrolled_voices,
+    _ports_options,
+    lambda settings: own_forms_of(settings.written_forms),
+)
+"""Read the keys, lists and small files that settings name. Each raises SettingsError or ModelError."""
+
+
+def check_files(settings: Settings) -> None:
+    """Read what settings name besides models, before these are loaded. Raises: SettingsError, ModelError."""
+    for read in (*FILES, callback_folder, usage_files, check_decoding_files):
+        read(settings)
 
 
 def create_app(
@@ -114,7 +154,7 @@ def _second_ports(replica: Replica, operations: ServiceOperations) -> dict[str, 
             {"scheme": "http", "serves": "/metrics"},
         ),
         "wyoming_port": (
-            lambda address: tcp_port(*wyoming_protocols(replica, address), replica),
+            lambda address: tcp_port(*wyoming.wyoming_protocols(replica, address), replica),
             {"scheme": "tcp", "protocol": "wyoming"},
         ),
         "audiosocket_port": (
@@ -206,6 +246,6 @@ def _add_recognition(app: FastAPI, replica: Replica) -> None:
     ):
         app.add_api_route(path, post, methods=["POST"], response_class=Response)
     if replica.settings.audiosocket_port is not None:
-        calls, path = CallRegistration(queries), "/v1/audiosocket/{uuid}"
+        calls, path = audiosocket.CallRegistration(queries), "/v1/audiosocket/{uuid}"
         app.add_api_route(path, calls.register, methods=["POST"], response_class=Response)
         app.add_api_route(path, calls.delete, methods=["DELETE"], response_class=Response, status_code=204)

@@ -153,10 +153,10 @@ class AddressError(SettingsError):
 
 @contextmanager
 def of_setting(name: str) -> Iterator[None]:
-    """Begin the message of a SettingsError with the name of the setting whose value is read."""
+    """Begin the message of a SettingsError with the name of the setting whose value is read; also of a BadParameter."""
     try:
         yield
-    except SettingsError as error:
+    except (SettingsError, BadParameter) as error:
         raise SettingsError(f"{name}: {error}") from error
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TypeVar
 
 from starlette.requests import HTTPConnection
@@ -37,6 +38,7 @@ from server.recognition.steps import Auxiliary
 from server.settings import Settings
 from server.streaming.flow_control import ConnectionContext, LiveLimits
 from server.text.own_forms import OwnForms, own_forms_of
+from server.text.redaction_kinds import Redaction
 from server.usage.log import UsageFiles, UsageLog
 from server.usage.meters import Usage
 
@@ -81,10 +83,17 @@ class Replica:
         `terms`: its key terms as they were sent; `lacking`: features that its endpoint does not have. Raises:
         BadParameter, TooManyOpenings.
         """
-        request = request.with_own(self.own_forms, redaction_of(connection), written=model.facts.tokens.written)
+        request = self._with_own(model, request, redaction_of(connection))
         model.check(request, lacking)
         await self.terms.build(self.guard.owner(connection), terms, request.options.keyterms.bias, model.decoder)
         return request
+
+    def check(self, model: ModelService, request: Request) -> None:
+        """Check the request of a port whose clients send none, as those of clients are. Raises: BadParameter."""
+        model.settle(self._with_own(model, request), self.limits)
+
+    def _with_own(self, model: ModelService, request: AnyRequest, redact: Collection[Redaction] = ()) -> AnyRequest:
+        return request.with_own(self.own_forms, redact, written=model.facts.tokens.written)
 
     @property
     def ready(self) -> bool:
@@ -142,13 +151,13 @@ def build_replica(
         receipts=receipt_keys(settings),
         own_forms=own_forms_of(settings.written_forms),
         callbacks=_callbacks(settings, metrics),
-        voices=_voices(settings),
+        voices=enrolled_voices(settings),
     )
     metrics.ready.set_function(lambda: float(replica.ready))
     return replica
 
 
-def client_keys(settings: Settings, clock: Callable[[], float]) -> KeyRing:
+def client_keys(settings: Settings, clock: Callable[[], float] = perf_counter) -> KeyRing:
     """Return the keys of clients, and what signs their tokens. Raises: SettingsError."""
     with of_setting("token_keys"):
         given = plain(settings.token_keys)
@@ -167,34 +176,48 @@ def receipt_keys(settings: Settings) -> ReceiptKeys | None:
         return ReceiptKeys.load(settings.receipt_key_file)
 
 
-def _callbacks(settings: Settings, metrics: Metrics) -> Callbacks | None:
-    """Raises: SettingsError."""
-    if settings.callback_folder is None:
-        return None
+def callback_rules(settings: Settings) -> tuple[AllowedHosts, bytes | None]:
+    """Return the hosts of callbacks, and the key that signs them, if there is one. Raises: SettingsError."""
     with of_setting("callback_hosts"):
         hosts = AllowedHosts(settings.callback_hosts)
-    with of_setting("callback_folder"):
-        folder = CallbackFolder(settings.callback_folder)
     with of_setting("callback_secret"):
         secret = settings.callback_secret
-        key = None if secret is None else signing_key(secret.get_secret_value())
+        return hosts, None if secret is None else signing_key(secret.get_secret_value())
+
+
+def callback_folder(settings: Settings) -> CallbackFolder | None:
+    """Return the folder of callbacks, made if needed; None: there are no callbacks. Raises: SettingsError."""
+    if settings.callback_folder is None:
+        return None
+    with of_setting("callback_folder"):
+        return CallbackFolder(settings.callback_folder)
+
+
+def _callbacks(settings: Settings, metrics: Metrics) -> Callbacks | None:
+    """Raises: SettingsError."""
+    folder, (hosts, key) = callback_folder(settings), callback_rules(settings)
+    if folder is None:
+        return None
     callbacks = Callbacks(hosts, folder, key, lambda outcome: metrics.callbacks[outcome].inc())
     metrics.callbacks_waiting.set_function(lambda: float(callbacks.waiting))
     return callbacks
 
 
-def _voices(settings: Settings) -> VoiceFolder | None:
-    """Raises: SettingsError, ModelError."""
+def enrolled_voices(settings: Settings) -> VoiceFolder | None:
+    """Return the folder of voices; None: there are none. Raises: SettingsError, ModelError."""
     if settings.voices is None or not settings.speakers:
         return None
     with of_setting("voices"):
         return VoiceFolder(settings.voices, speaker_weights())
 
 
+def usage_files(settings: Settings) -> UsageFiles | None:
+    """Return the files of usage records, in a folder made if needed; None: there are none. Raises: SettingsError."""
+    return None if settings.usage_log is None else UsageFiles(settings.usage_log)
+
+
 def _usage(settings: Settings, metrics: Metrics) -> Usage:
     """Raises: SettingsError."""
-    limit, folder = settings.metrics_by_key, settings.usage_log
+    limit, files = settings.metrics_by_key, usage_files(settings)
     counter = KeyMetrics(metrics.registry, limit) if limit else None
-    if folder is None:
-        return Usage(counter=counter)
-    return Usage(UsageLog(UsageFiles(folder), metrics.usage_records_lost.inc), counter)
+    return Usage(None if files is None else UsageLog(files, metrics.usage_records_lost.inc), counter)

@@ -21,7 +21,7 @@ from batching.errors import BatchingError
 from model.errors import install_hint
 from model.machine.instructions import instruction_set
 from model.machine.runtime import shorten_switches
-from server.app import Application, create_app
+from server.app import Application, check_files, create_app
 from server.configuration.addresses import check_addresses, open_address
 from server.errors import EngineDead
 from server.http.uvicorn_server import uvicorn_config
@@ -112,6 +112,7 @@ def run(settings: Settings) -> int:
     return_large_blocks()
     tracing = open_tracing(settings, os.environ)
     make_session = Session if tracing is None else tracing.session
+    check_files(settings)
     models, auxiliary = load_served(settings)
     outlines = outlines_of(settings)
     for model in models:

@@ -134,7 +134,7 @@ class Settings(BaseSettings):
 
     # Batches and capacity
 
-    max_streams: Literal["auto"] | Annotated[int, Field(ge=1, le=1_000_000)] = "auto"
+    max_streams: Literal["auto"] | Annotated[int, Field(ge=1, le=1_000_000_000)] = "auto"
     """Most channels open at a time, without those at rest; more are answered 503. `auto` follows the estimate for this
     machine."""
     max_batch: int = Field(128, ge=1, le=16_384)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from model import checkpoint
 from model.acoustic import load_model
 from model.audio import levels
-from model.checkpoint import digest_of
 from model.ctc.interface import Decoder, TwoPass
 from model.ctc.interface import digest_of as digest_of_parts
-from model.decoder import decoder_of, grammars_of, second_passes_of
+from model.decoder import decoder_of, grammars_of, read_grammars, second_passes_of
 from model.errors import CheckpointError
 from model.facts import AcousticModel, ModelFacts
+from model.lm.language_model import LanguageModel
+from model.published.files import is_published
 from model.published.timing import PublishedDescription
 from model.punctuation.tagger import shipped_tagger
 from server.configuration.models_file import ModelEntry
@@ -47,6 +50,15 @@ def load_served(settings: Settings) -> tuple[tuple[LoadedModel, ...], dict[Auxil
 def load_models(settings: Settings, load: Load) -> tuple[LoadedModel, ...]:
     """Load the models that do not wait for demand, the default first. Raises: ModelError, SettingsError."""
     return tuple(load(entry, own) for entry, own in settings.of_models() if entry is None or not entry.on_demand)
+
+
+def check_decoding_files(settings: Settings) -> None:
+    """Read language models and grammars that settings name, before any weights. Raises: ModelError, SettingsError."""
+    for _, own in settings.of_models():
+        if isinstance(own.lm, Path):
+            LanguageModel.load(own.lm)  # a decoder then reads the cache of it
+        if own.grammars is not None and not (own.model and is_published(own.model)):
+            read_grammars(checkpoint.read_config(checkpoint.named(own.model or checkpoint.SHIPPED)), own.grammars)
 
 
 def load_local(entry: ModelEntry | None, settings: Settings) -> LoadedModel:
@@ -145,7 +157,7 @@ def speaker_weights() -> str:
     from model.speakers.slot_model import SHIPPED
 
     try:
-        return digest_of(SHIPPED.read_bytes())
+        return checkpoint.digest_of(SHIPPED.read_bytes())
     except OSError as error:
         raise CheckpointError(f"speakers: cannot read {SHIPPED}: {error.strerror}; reinstall tutti") from error
 

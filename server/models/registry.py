@@ -161,6 +161,10 @@ class ModelRegistry:
             raise ServerNotReady(f"the model {entry.name!r} is not loaded")
         return await self._loaded(entry)
 
+    def loaded(self, model: str | None, language: str | None) -> ModelService | None:
+        """Return the model for a request, if it is loaded. Raises: BadParameter for one that is not served."""
+        return self._entries[self.names.choose(model, language)].service
+
     def detects_language(self, model: str | None) -> bool:
         """Whether the model of this name, or the default, is loaded and finds out the language of a stream."""
         service = self._entries[self.names.known(model or "") or self.names.default].service

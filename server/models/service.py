@@ -94,6 +94,14 @@ class ModelService:
 
     def session(self, request: Request, limits: Limits) -> Session:
         """Make the session of one connection or upload. Raises: BadParameter."""
+        options, decoder, limits = self.settle(request, limits)
+        voice = self.voice
+        if voice is not None and not (voice.ends_speech or options.speech_events):
+            voice = None
+        return self.make_session(options, self.config, decoder, limits, voice)
+
+    def settle(self, request: Request, limits: Limits) -> tuple[SessionOptions, Decoder, Limits]:
+        """Return options, decoder and limits of a request's session. Raises: BadParameter if it cannot be served."""
         self.check(request)
         options, decoder = self._settled(request), self.decoder_for(request)
         try:
@@ -106,10 +114,7 @@ class ModelService:
             limits = replace(limits, rest_s=None)
         elif options.rest and limits.rest_s is None:
             raise BadParameter("rest: streams do not rest on this server; leave it out, or set rest_s there")
-        voice = self.voice
-        if voice is not None and not (voice.ends_speech or options.speech_events):
-            voice = None
-        return self.make_session(options, self.config, decoder, limits, voice)
+        return options, decoder, limits
 
     def check(self, request: Request, lacking: Mapping[Feature, str] = NOTHING) -> None:
         """Check that the features of a request are available here, and go together; an endpoint is `lacking` others.

@@ -19,7 +19,7 @@ import structlog
 import uvicorn
 
 from model.facts import ModelFacts
-from server.app import Application, create_app
+from server.app import Application, check_files, create_app
 from server.configuration.models_file import ModelEntry
 from server.coordination.remote import RemoteCoordinator
 from server.http.uvicorn_server import uvicorn_config
@@ -173,6 +173,7 @@ async def work(process: ChildProcess) -> int:
     warn_of_few_files(settings)
     tracing = open_tracing(settings, os.environ)
     sources = RemoteEngines(process.channel)
+    await asyncio.to_thread(check_files, settings)  # an engine host loads the models meanwhile
     models, outlines = await _load(process, sources)
     coordinator = RemoteCoordinator(settings, process.channel, time.perf_counter)
     application = create_app(

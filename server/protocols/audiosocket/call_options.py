@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import Request
@@ -12,11 +14,11 @@ from starlette.responses import Response
 from server.access.keys import Caller, Credentials
 from server.configuration.addresses import ListenAddress
 from server.coordination.expected_calls import ExpectedCall
-from server.errors import BadParameter, ClientGone, Refused, UnknownPath
+from server.errors import BadParameter, ClientGone, Refused, SettingsError, UnknownPath, of_setting
 from server.operations.logs import take_request_id
 from server.protocols.deepgram.endpoints import QueryReader
 from server.protocols.deepgram.parameters import TABLE
-from server.protocols.features import own_parameters, printable, whole_number
+from server.protocols.features import boolean, own_parameters, printable, whole_number
 from server.protocols.handshake import json_response, render_refusal
 from server.protocols.uploads import read_body
 from server.replica import Replica
@@ -34,9 +36,26 @@ MAX_BODY_BYTES, BODY_TIMEOUT_S = 1_024, 10.0
 FORM = (("encoding", "linear16"), ("sample_rate", "8000"))
 
 
-def defaults_of(address: ListenAddress) -> list[tuple[str, str]]:
-    """Return the options of the port's calls that are not registered."""
-    return [pair for pair in address.parameters if pair[0] not in (FORWARD_URL, REGISTERED)]
+@dataclass(frozen=True, slots=True)
+class AudioSocketOptions:
+    """Parameters of the port: where the text of calls goes, which calls it takes, options of those without own ones."""
+
+    forward_url: str
+    only_registered: bool
+    defaults: list[tuple[str, str]]
+
+    @classmethod
+    def read(cls, address: ListenAddress) -> AudioSocketOptions:
+        """Read the setting. Raises: SettingsError."""
+        urls = [value for name, value in address.parameters if name == FORWARD_URL]
+        defaults = [pair for pair in address.parameters if pair[0] not in (FORWARD_URL, REGISTERED)]
+        with of_setting(SETTING):
+            if len(urls) != 1 or urlsplit(urls[0]).scheme not in ("ws", "wss"):
+                raise SettingsError(f"{FORWARD_URL}: give one, ws:// or wss://, which gets the text of calls")
+            for name in other_names(defaults):
+                raise SettingsError(f"{name[:32]!r} is not {FORWARD_URL} nor a parameter of /v1/listen for calls")
+            flags = [boolean(name, value) for name, value in address.parameters if name == REGISTERED]
+        return cls(urls[0], any(flags), defaults)
 
 
 def call_query(defaults: Sequence[tuple[str, str]], options: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -63,7 +82,7 @@ class CallRegistration:
     def __init__(self, queries: QueryReader) -> None:
         self._queries = queries
         self._replica: Replica = queries.replica
-        self._defaults = defaults_of(queries.replica.settings.addresses[SETTING])
+        self._defaults = AudioSocketOptions.read(queries.replica.settings.addresses[SETTING]).defaults
 
     async def register(self, request: Request) -> Response:
         """Expect a call with the options of the query, instead of those of its UUID before."""

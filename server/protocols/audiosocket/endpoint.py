@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,13 +21,7 @@ from starlette.websockets import WebSocket
 from server.access.guard import CountedRefusal, QuotaRelease
 from server.audio.formats import Encoding
 from server.configuration.addresses import ListenAddress
-from server.errors import (
-    BadFrame,
-    BadParameter,
-    NotAuthorized,
-    SettingsError,
-    of_setting,
-)
+from server.errors import BadFrame, NotAuthorized, of_setting
 from server.protocols.audiosocket.adapter import (
     DTMF,
     END,
@@ -44,18 +37,9 @@ from server.protocols.audiosocket.adapter import (
     AudioSocketFrame,
     parse_frame,
 )
-from server.protocols.audiosocket.call_options import (
-    FORWARD_URL,
-    REGISTERED,
-    SETTING,
-    call_query,
-    defaults_of,
-    other_names,
-)
+from server.protocols.audiosocket.call_options import REGISTERED, SETTING, AudioSocketOptions, call_query
 from server.protocols.deepgram.endpoints import QueryReader, created_now
 from server.protocols.deepgram.projector import Projector
-from server.protocols.deepgram.query import parse_query
-from server.protocols.features import boolean
 from server.protocols.forwarding import ForwardingStream
 from server.protocols.handshake import Admitted, live_endpoint
 from server.replica import Replica
@@ -71,23 +55,11 @@ class AudioSocketPort:
     """Admission of the port's calls."""
 
     def __init__(self, replica: Replica, address: ListenAddress) -> None:
-        """Raises: SettingsError."""
+        """Raises: SettingsError, also for options that no call can have."""
         self._queries = QueryReader(replica)
-        self._defaults = defaults_of(address)
-        urls = [value for name, value in address.parameters if name == FORWARD_URL]
+        self._options = AudioSocketOptions.read(address)
         with of_setting(SETTING):
-            if len(urls) != 1 or urlsplit(urls[0]).scheme not in ("ws", "wss"):
-                raise SettingsError(f"{FORWARD_URL}: give one, ws:// or wss://, which gets the text of calls")
-            for name in other_names(self._defaults):
-                raise SettingsError(f"{name[:32]!r} is not {FORWARD_URL} nor a parameter of /v1/listen for calls")
-            try:
-                flags = [boolean(name, value) for name, value in address.parameters if name == REGISTERED]
-                self._only_registered = any(flags)
-                lenient = replica.settings.lenient_features
-                parse_query(call_query(self._defaults, ()), replica.settings.max_channels, lenient_features=lenient)
-            except BadParameter as error:
-                raise SettingsError(str(error)) from error
-        self._forward_url = urls[0]
+            self._queries.check(call_query(self._options.defaults, ()))
         self._live = live_endpoint(replica, self._admit, _render)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,12 +72,12 @@ class AudioSocketPort:
         call = await replica.guard.coordinator.take_call(asked_of(socket))
         if call is not None:
             await replica.guard.enter_registered(socket, call.key_id)
-        elif self._only_registered:
+        elif self._options.only_registered:
             raise NotAuthorized(f"the call's UUID was not registered, and {SETTING} has {REGISTERED}")
         else:
             await replica.guard.enter_without_key(socket)
         options = () if call is None else call.query
-        request, model = await self._queries.read(socket, call_query(self._defaults, options), live=True)
+        request, model = await self._queries.read(socket, call_query(self._options.defaults, options), live=True)
         rate = model.config.sample_rate
         request = replace(request, options=replace(request.options, sample_rate=rate))
         projector = Projector(request, 1, request_id, created_now(), model.card)
@@ -117,7 +89,7 @@ class AudioSocketPort:
             protocol=PROTOCOL,
             encoding=Encoding.LINEAR16,
             request_id=request_id,
-            forward_url=self._forward_url,
+            forward_url=self._options.forward_url,
         )
         return Admitted(model, stream, style=request.style)
 

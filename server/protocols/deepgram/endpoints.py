@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -14,7 +14,7 @@ from fastapi import Request, Response, WebSocket
 from starlette.requests import HTTPConnection
 
 from server.access.guard import caller_of, tenant_of
-from server.access.keys import Credentials
+from server.access.keys import Credentials, Key
 from server.audio.decoder import open_decoder
 from server.callbacks.folder import CallbackEntry
 from server.errors import BadParameter, ClientGone, Refused
@@ -45,6 +45,7 @@ NO_KEY = (
 MAX_LOGGED = 256  # distinct names of ignored parameters that are logged
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.listen")
+Pairs = Sequence[tuple[str, str]]
 
 
 def created_now() -> str:
@@ -60,7 +61,7 @@ class QueryReader:
         self._logged: set[str] = set()
 
     async def read(
-        self, connection: HTTPConnection, pairs: Sequence[tuple[str, str]], *, live: bool, receipts: bool = False
+        self, connection: HTTPConnection, pairs: Pairs, *, live: bool, receipts: bool = False
     ) -> tuple[ListenRequest, ModelService]:
         """Return the parsed query of an admitted connection, and the model that it selects; its key terms are built.
 
@@ -70,24 +71,12 @@ class QueryReader:
         replica, query = self.replica, dict(pairs)
         terms = tuple([value for name, value in pairs if name in BIASING])
         replica.terms.check(replica.guard.owner(connection), terms)
-        detects = replica.models.detects_language(query.get("model"))
-        check_query(
-            pairs, lenient=replica.settings.lenient_features, detects=detects, speakers=replica.settings.speakers
-        )
-        voice = await self._voice(connection, query.get("speaker", FIRST))
+        self._check_without_model(pairs, query)
+        caller = caller_of(connection)
+        find = partial(self._voice, query, None if caller is None else caller.key)
+        voice = await asyncio.to_thread(find) if "speaker" in query else b""
         model = await replica.models.obtain(query.get("model"), query.get("language"))
-        model.check_keyterms(sorted(BIASING & query.keys()))
-        request = parse_query(
-            pairs,
-            replica.settings.max_channels,
-            live=live,
-            supports_keyterms=model.decoder.supports_bias,
-            lenient_features=replica.settings.lenient_features,
-            english=model.english(query.get("language")),
-            detects=model.facts.prompts is not None,
-            speakers=replica.settings.speakers,
-            voice=voice,
-        )
+        request = self._parsed(pairs, query, model, voice, live=live)
         lacking = {} if receipts and replica.receipts is not None else {RECEIPT: NO_KEY if receipts else NO_RECEIPTS}
         request = await replica.accept(connection, model, request, terms=terms, lacking=lacking)
         for name in request.ignored:
@@ -96,12 +85,46 @@ class QueryReader:
                 _log.info("query parameter ignored", name=name)
         return request, model
 
-    async def _voice(self, connection: HTTPConnection, name: str) -> bytes:
+    def check(self, pairs: Pairs) -> None:
+        """Check the query that a port gives its streams, by its model if that is loaded. Raises: BadParameter."""
+        pairs = in_plain_names(pairs, TABLE)
+        query = dict(pairs)
+        self._check_without_model(pairs, query)
+        model = self.replica.models.loaded(query.get("model"), query.get("language"))
+        request = self._parsed(pairs, query, model, self._voice(query, None), live=True)
+        if model is not None:
+            self.replica.check(model, request)
+
+    def _check_without_model(self, pairs: Pairs, query: Mapping[str, str]) -> None:
+        settings, detects = self.replica.settings, self.replica.models.detects_language(query.get("model"))
+        check_query(pairs, lenient=settings.lenient_features, detects=detects, speakers=settings.speakers)
+
+    def _parsed(
+        self, pairs: Pairs, query: Mapping[str, str], model: ModelService | None, voice: bytes, *, live: bool
+    ) -> ListenRequest:
+        settings, of_model = self.replica.settings, dict[str, bool]()
+        if model is not None:
+            model.check_keyterms(sorted(BIASING & query.keys()))
+            of_model = {
+                "supports_keyterms": model.decoder.supports_bias,
+                "english": model.english(query.get("language")),
+                "detects": model.facts.prompts is not None,
+            }
+        lenient, speakers = settings.lenient_features, settings.speakers
+        return parse_query(
+            pairs,
+            settings.max_channels,
+            live=live,
+            lenient_features=lenient,
+            speakers=speakers,
+            voice=voice,
+            **of_model,
+        )
+
+    def _voice(self, query: Mapping[str, str], key: Key | None) -> bytes:
         """Return the vector of the enrolled voice that a query names; empty for none. Raises: BadParameter."""
-        voices, caller = self.replica.voices, caller_of(connection)
-        if voices is None or name == FIRST:
-            return b""
-        return await asyncio.to_thread(voices.find, name, None if caller is None else caller.key)
+        voices, name = self.replica.voices, query.get("speaker", FIRST)
+        return b"" if voices is None or name == FIRST else voices.find(name, key)
 
 
 def answer_headers(request: ListenRequest, request_id: str) -> dict[str, str]:

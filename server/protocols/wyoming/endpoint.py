@@ -6,6 +6,7 @@ The protocol has no keys. So the port is that of the setting `wyoming_port`, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ from server.audio.pcm import MAX_CHANNELS
 from server.configuration.addresses import ListenAddress
 from server.errors import BadFrame, BadParameter, SettingsError, of_setting
 from server.models.registry import RegistryEntry
+from server.models.service import ModelService
 from server.protocols.adapter_connection import AdapterConnection
 from server.protocols.features import REDACT, SAMPLE_RATES, redaction
 from server.protocols.handshake import Admitted, live_endpoint
@@ -39,14 +41,14 @@ from server.protocols.wyoming.events import (
 )
 from server.recognition.keyterms.keyterms import usable_hints
 from server.recognition.request import Request
-from server.recognition.session_options import SessionOptions, finals_of
+from server.recognition.session_options import Finals, SessionOptions, finals_of
 from server.replica import Replica
 from server.streaming.tcp import StreamSocket, asked_of
+from server.text.redaction_kinds import Redaction
 
 SETTING, PROTOCOL, PROGRAM = "wyoming_port", "wyoming", "tutti"
 KEYTERMS = "keyterms"
-PARAMETERS = frozenset({"finals", "grammar", KEYTERMS, REDACT})
-"""Parameters of the port, for all of its streams; clients choose model and language."""
+PARAMETERS = frozenset({"finals", "grammar", KEYTERMS, REDACT})  # clients choose model and language
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("tutti.wyoming")
 
 
@@ -76,22 +78,58 @@ class TermsFile:
         return tuple(line for line in lines if line and not line.startswith("#"))
 
 
-class WyomingPort:
-    """Admission of the port's streams."""
+@dataclass(frozen=True, slots=True)
+class WyomingOptions:
+    """Parameters of the port, for all of its streams."""
 
-    def __init__(self, replica: Replica, address: ListenAddress) -> None:
-        """Raises: SettingsError."""
-        self.replica = replica
-        self._parameters = parameters = dict(address.parameters)
+    grammar: str
+    finals: Finals | None
+    redact: frozenset[Redaction]
+    file: TermsFile | None
+
+    @classmethod
+    def read(cls, address: ListenAddress) -> WyomingOptions:
+        """Read the setting, and the file that it names. Raises: SettingsError."""
+        parameters = dict(address.parameters)
         with of_setting(SETTING):
             for name in parameters:
                 if name not in PARAMETERS:
                     raise SettingsError(f"{name[:32]!r} is not a parameter; valid: {', '.join(sorted(PARAMETERS))}")
-            self._file = TermsFile(Path(parameters[KEYTERMS])) if KEYTERMS in parameters else None
-            try:
-                self._redact, self._finals = redaction(address.parameters), finals_of(parameters.get("finals", ""))
-            except BadParameter as error:
-                raise SettingsError(str(error)) from error
+            file = TermsFile(Path(parameters[KEYTERMS])) if KEYTERMS in parameters else None
+            redact, finals = redaction(address.parameters), finals_of(parameters.get("finals", ""))
+            return cls(parameters.get("grammar", ""), finals, redact, file)
+
+    def request(self, model: ModelService) -> Request:
+        """Return the request of a stream."""
+        settled_words = not self.redact and (self.finals or model.finals) in {"auto", "fast"}
+        options = SessionOptions(
+            partials=settled_words,
+            tell_stable=settled_words,
+            endpointing_ms=None,  # the client knows where a command ends
+            grammar=self.grammar,
+            finals=self.finals,
+            redact=self.redact,
+        )
+        return Request(form=AudioForm(Encoding.LINEAR16, model.config.sample_rate), options=options)
+
+
+class WyomingPort:
+    """Admission of the port's streams."""
+
+    def __init__(self, replica: Replica, address: ListenAddress) -> None:
+        """Raises: SettingsError, also for options that no loaded model has."""
+        self.replica = replica
+        self._options = options = WyomingOptions.read(address)
+        refusals = []
+        with of_setting(SETTING):
+            for model in replica.models:
+                try:
+                    replica.check(model, options.request(model))
+                    break
+                except BadParameter as error:
+                    refusals.append(error)
+            else:
+                raise refusals[0]
         self._live = live_endpoint(replica, self._admit, _render)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,20 +141,13 @@ class WyomingPort:
         replica, wanted = self.replica, asked_of(socket)
         await replica.guard.enter_without_key(socket)
         model = await replica.models.obtain(wanted.name, wanted.language)
-        rate = model.config.sample_rate
-        settled_words = not self._redact and (self._finals or model.finals) in {"auto", "fast"}
-        options = SessionOptions(
-            partials=settled_words,
-            tell_stable=settled_words,
-            endpointing_ms=None,  # the client knows where a command ends
-            grammar=self._parameters.get("grammar", ""),
-            finals=self._finals,
-            redact=self._redact,
-        )
-        request = await replica.accept(socket, model, Request(form=AudioForm(Encoding.LINEAR16, rate), options=options))
+        request = await replica.accept(socket, model, self._options.request(model))
         only = model.languages[0] if len(model.languages) == 1 else None
         adapter = WyomingAdapter(
-            rate, language=wanted.language or only, terms=self._terms(wanted), settled_words=settled_words
+            model.config.sample_rate,
+            language=wanted.language or only,
+            terms=self._terms(wanted),
+            settled_words=request.options.tell_stable,
         )
         stream = AdapterConnection(
             socket,
@@ -131,7 +162,7 @@ class WyomingPort:
 
     def _terms(self, request: TranscribeRequest) -> tuple[str, ...]:
         """Return the key terms of an utterance, the client's names first, as many as fit; others are counted."""
-        own = self._file.terms if self._file is not None else ()
+        own = self._options.file.terms if self._options.file is not None else ()
         phrases = tuple(dict.fromkeys([*(request.transcript_names or ()), *(request.transcript_terms or ()), *own]))
         usable = usable_hints(phrases)
         if len(usable) < len(phrases):

@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+from model.errors import ModelError
 from model.machine.cores import cpu_quota
 from model.machine.runtime import threads_of
-from server.access.origins import allowed_origins
+from server.app import FILES
 from server.configuration.addresses import check_addresses, host_port
 from server.configuration.variables import spelled
 from server.errors import SettingsError
-from server.http.admin import admin_access
-from server.models.service_builder import resume_keys
 from server.operations.process import files_needed
 from server.operations.start_message import said_of_admin, said_of_keys
-from server.replica import client_keys, receipt_keys
 from server.settings import Settings
-from server.text.own_forms import own_forms_of
 from server.tools.doctor.findings import Check, Finding, fail, failed, ok, warn
 
 WANTED_FLAGS = ("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16")
@@ -75,19 +71,12 @@ def ports(settings: Settings) -> Iterator[Finding]:
 
 
 def keys(settings: Settings) -> Iterator[Finding]:
-    """Check keys of all kinds, origins and written forms, of which each has a message of its own; reads each file."""
+    """Check keys of all kinds, lists and small files, of which each has a message of its own; reads each file."""
     errors = []
-    for read in (
-        lambda: client_keys(settings, time.monotonic),
-        lambda: resume_keys(settings),
-        lambda: admin_access(settings),
-        lambda: allowed_origins(settings),
-        lambda: receipt_keys(settings),
-        lambda: own_forms_of(settings.written_forms),
-    ):
+    for read in FILES:
         try:
-            read()
-        except SettingsError as error:
+            read(settings)
+        except (SettingsError, ModelError) as error:
             errors.append(failed("keys and files", error))
     yield from errors
     if errors:

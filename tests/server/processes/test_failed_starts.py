@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from loadtest.served import serve_command
+from model.errors import ModelError
+from server.app import check_files
+from server.errors import SettingsError
+from server.settings import Settings
 from tests.support.servers.front_ends import WITHIN_S
 
 
@@ -32,6 +37,29 @@ def test_a_port_in_use_is_named_before_a_model_is_loaded(setting: str, front_end
     assert spelled in ended.stderr
     assert f"127.0.0.1:{port}: Address already in use; stop the process that uses this port" in ended.stderr
     assert "model loaded" not in ended.stderr + ended.stdout
+
+
+FILES = ("api_keys_file", "token_keys_file", "resume_keys_file", "receipt_key_file", "admin_keys_file", "written_forms")
+
+
+@pytest.mark.parametrize("setting", [*FILES, "lm", "grammars", "usage_log", "callback_folder"])
+def test_a_file_that_is_not_valid_is_named_without_a_model(setting: str, tmp_path: Path) -> None:
+    path = tmp_path / "en-bad.arpa"
+    path.write_text("short\n")
+    values = {"grammars": tmp_path, "usage_log": path / "folder", "callback_folder": path / "folder"}
+    hosts = ("a.example",) if setting == "callback_folder" else ()
+    with pytest.raises((SettingsError, ModelError), match=f"{setting}|{path}"):
+        check_files(Settings.model_validate({setting: values.get(setting, path), "callback_hosts": hosts}))
+
+
+@pytest.mark.parametrize("front_ends", ["0", "1"])
+def test_a_file_that_is_not_valid_ends_the_start_before_a_model_is_ready(front_ends: str, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("short\n")
+    ended = serves("--front-ends", front_ends, "--api-keys-file", str(keys), "--model", "tutti-gru")
+    assert ended.returncode == 1
+    assert f"tutti: --api-keys-file (TUTTI_API_KEYS_FILE): {keys}:1: expected a SHA-256 digest" in ended.stderr
+    assert "model loaded" not in ended.stderr or front_ends == "1", "an engine host loads it meanwhile"
 
 
 def test_a_model_that_is_not_there_is_named() -> None:

@@ -91,6 +91,11 @@ WRONG = {  # invalid settings, and the option and variable that the advice must 
     "a file of keys of tokens": ({"token_keys_file": "absent"}, "TUTTI_TOKEN_KEYS_FILE"),
     "a file of keys of tickets": ({"resume_keys_file": "absent"}, "--resume-keys-file (TUTTI_RESUME_KEYS_FILE)"),
     "a key of receipts": ({"receipt_key_file": "absent"}, "--receipt-key-file (TUTTI_RECEIPT_KEY_FILE)"),
+    "a secret of callbacks": (
+        {"callback_secret": "x", "callback_hosts": ["a.example"], "callback_folder": "absent"},
+        "TUTTI_CALLBACK_SECRET",
+    ),
+    "key terms of a port": ({"wyoming_port": "0?keyterms=/absent"}, "--wyoming-port (TUTTI_WYOMING_PORT)"),
     "written forms": ({"written_forms": "absent"}, "--written-forms (TUTTI_WRITTEN_FORMS)"),
     "an address": ({"host": "192.0.2.1", "port": 8080}, "--host (TUTTI_HOST)"),
     "a name that is no host": ({"host": "no.such.host.invalid", "port": 8080}, "--host (TUTTI_HOST)"),

@@ -228,6 +228,13 @@ def test_parameters_of_the_port_apply_and_redaction_withholds_keys(
         ("9092?forward_url=ws://a&redact=all", "audiosocket_port: redact"),
         ("9092?forward_url=ws://a&only_registered=2", "audiosocket_port: only_registered: '2' is not valid"),
         ("9092?forward_url=ws://a&rewind=10", "audiosocket_port: 'rewind' is not forward_url nor a parameter"),
+        ("9092?forward_url=ws://a&language=xx", "audiosocket_port: language: 'xx' is not served here"),
+        ("9092?forward_url=ws://a&model=flux-general-en", "audiosocket_port: model: 'flux-general-en' is a model of"),
+        (
+            "9092?forward_url=ws://a&grammar=nope",
+            "audiosocket_port: grammar: the model 'spelling' does not have 'nope'",
+        ),
+        ("9092?forward_url=ws://a&rest=true", "audiosocket_port: rest: streams do not rest on this server"),
     ],
 )
 def test_a_setting_that_is_not_valid_ends_the_start(setting: str, why: str) -> None:

@@ -66,6 +66,8 @@ def test_names_of_the_client_and_of_the_file_are_key_terms(
         ("redact=everything", "wyoming_port: redact"),
         ("finals=best", "wyoming_port: finals: 'best' is not one of fast, context, accurate"),
         ("keyterms=/no/such/file", "wyoming_port: keyterms: cannot read /no/such/file"),
+        ("grammar=nope", "wyoming_port: grammar: the model 'spelling' does not have 'nope'"),
+        ("finals=accurate", "wyoming_port: finals: accurate is not available for model 'spelling'"),
     ],
 )
 def test_a_parameter_of_the_port_that_is_not_valid_ends_the_start(parameters: str, why: str) -> None:
