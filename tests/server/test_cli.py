@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 import typer
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from model.acoustic import load_model
@@ -137,12 +138,12 @@ def test_key_terms_and_formatting_are_sent_to_the_server(live_server: Any, tmp_p
     soundfile.write(path, np.concatenate([spell("hello there "), silence(1.5)]), 16_000)
     url = f"ws://{live_server(decoder=WaveringDecoder()).host}"
 
+    @capture_logs()  # the server's own lines, which are in this process
     def last(url: str, *options: str) -> Any:
         return json.loads(ran("transcribe", str(path), "--json", "--url", url, *options).stdout.splitlines()[-1])
 
-    assert last(url, "--keyterm", "foo bar", "--keyterm", "baz", "--smart-format")["text"].startswith(
-        "Hello+foo bar+baz"
-    )
+    both = last(url, "--keyterm", "foo bar", "--keyterm", "baz", "--smart-format")
+    assert both["text"].startswith("Hello+foo bar+baz")
     assert last(f"{url}?keyterm=foo&smart_format=true")["text"].startswith("Hello+foo"), "the address keeps its query"
     assert "keyterm" in last(url, *(part for i in range(201) for part in ("--keyterm", f"t{i}")))["error"]
 

@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from websockets.exceptions import InvalidStatus
 
 from server.access.guard import address_of
+from server.access.keys import Key
 from server.coordination.limits import (
     AHEAD_S,
     BURST_S,
@@ -158,7 +159,7 @@ def test_a_storm_of_one_key_is_refused_with_503_and_another_key_is_served(live_s
     server = live_server(api_keys_file=file, max_openings_per_s=0.4, clock=FakeClock())  # a burst of two, then none
     guard = server.replica.guard
     for _ in range(2):
-        guard.coordinator.openings.take(f"key {key_id('stormy')}", server.replica.clock())
+        guard.coordinator.openings.take(f"key {Key.of('stormy').id}", server.replica.clock())
     with pytest.raises(InvalidStatus) as refused:
         server.listen({"Authorization": "Token stormy"})
     response = refused.value.response
@@ -169,12 +170,6 @@ def test_a_storm_of_one_key_is_refused_with_503_and_another_key_is_served(live_s
         client.finish()
     assert server.metric('tutti_handshakes_rejected_total{reason="rate"}') == 1
     assert server.metric('tutti_handshakes_rejected_total{reason="capacity"}') == 0
-
-
-def key_id(secret: str) -> str:
-    from server.access.keys import Key
-
-    return Key.of(secret).id
 
 
 def test_a_storm_of_one_address_is_refused_on_every_protocol_and_for_uploads(live_server: Start) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 from rich.console import Console
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from model.evaluation.stability import Stability
@@ -217,12 +218,12 @@ def test_a_watch_keeps_recordings_apart() -> None:
     assert sorted(found.shown_to_stable_s) == [0.0, 0.0]
 
 
+@capture_logs()  # the server's own lines, which are in this process
 def test_partials_of_a_running_server_are_measured_too(live_server: Callable[..., LiveServer], tmp_path: Path) -> None:
     soundfile.write(tmp_path / "hello.wav", np.concatenate([spell("hello there"), silence(0.5)]), 16_000)
     manifest, texts = tmp_path / "list.jsonl", tmp_path / "texts.jsonl"
     manifest.write_text(json.dumps({"audio": "hello.wav", "text": "hello where", "duration": 1.0}))
-    url = f"ws://{live_server().host}"
-    done = ran("--manifest", manifest, "--url", url, "--partials", "--json", "--texts", texts)
+    done = ran("--manifest", manifest, "--url", f"ws://{live_server().host}", "--partials", "--json", "--texts", texts)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wer"] == 0.5
