@@ -207,13 +207,13 @@ FRAMES = b"\xff\xf1\x50\x80\x01\x00\xfc\x00"  # ADTS frames of a byte each: 0.4 
 def test_a_client_that_leaves_while_its_recording_is_opened_gives_its_place_back_at_once(live_server: Start) -> None:
     """And nothing is left on a thread that would delay the end of the process."""
     server = live_server()
-    with uploading(server, FRAMES * 2**20):
+    with uploading(server, FRAMES * 2**22):  # 13 s to open
         wait_for(server, "waiting", 1)
     left_s = time.monotonic()
     wait_for(server, "waiting", 0)
-    assert time.monotonic() - left_s < 1.0
+    assert time.monotonic() - left_s < 4.0
     server.__exit__()
-    assert time.monotonic() - left_s < 3.0
+    assert time.monotonic() - left_s < 8.0
 
 
 def test_a_recording_that_is_being_opened_does_not_hold_up_a_drain(live_server: Start) -> None:
