@@ -173,7 +173,7 @@ def test_a_storm_of_one_key_is_refused_with_503_and_another_key_is_served(live_s
 
 
 def test_a_storm_of_one_address_is_refused_on_every_protocol_and_for_uploads(live_server: Start) -> None:
-    server = live_server(max_openings_per_s=0.001)
+    server = live_server(max_openings_per_s=0.01)
     with server.listen() as client:
         client.finish()
     with pytest.raises(InvalidStatus) as refused:
@@ -185,7 +185,7 @@ def test_a_storm_of_one_address_is_refused_on_every_protocol_and_for_uploads(liv
 
 
 def test_clients_behind_a_trusted_proxy_are_distinguished(live_server: Start) -> None:
-    server = live_server(max_openings_per_s=0.001)
+    server = live_server(max_openings_per_s=0.01)
     for address in ("192.0.2.1", "192.0.2.2"):
         with server.listen({"X-Forwarded-For": address}) as client:
             client.finish()
