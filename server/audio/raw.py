@@ -109,10 +109,10 @@ def _s24(data: bytes) -> PCM:
     triples = np.frombuffer(data, np.uint8).reshape(-1, 3)  # (S, 3)
     words = np.zeros((len(triples), 4), np.uint8)  # (S, 4): the low byte is empty
     words[:, 1:] = triples
-    return _s32(words.tobytes())
+    return _from_integers(words.tobytes())
 
 
-def _s32(data: bytes, kind: str = "<i4", shift: int = 15) -> PCM:
+def _from_integers(data: bytes, kind: str = "<i4", shift: int = 15) -> PCM:
     rounded = ((np.frombuffer(data, kind) >> shift) + 1) >> 1
     samples: PCM = np.minimum(rounded, 32_767).astype(np.int16)
     return samples
@@ -122,8 +122,8 @@ _CODECS: dict[PlainCodec, tuple[Callable[[bytes], PCM], int]] = {
     PlainCodec.U8: (_u8, 1),
     PlainCodec.S16: (lambda data: np.frombuffer(data, "<i2"), 2),
     PlainCodec.S24: (_s24, 3),
-    PlainCodec.S32: (_s32, 4),
-    PlainCodec.S64: (functools.partial(_s32, kind="<i8", shift=47), 8),
+    PlainCodec.S32: (_from_integers, 4),
+    PlainCodec.S64: (functools.partial(_from_integers, kind="<i8", shift=47), 8),
     PlainCodec.F32: (lambda data: to_int16(np.frombuffer(data, "<f4"), FULL_SCALE), 4),
     PlainCodec.F64: (lambda data: to_int16(np.frombuffer(data, "<f8"), FULL_SCALE), 8),
     PlainCodec.MULAW: (lambda data: mulaw_table()[np.frombuffer(data, np.uint8)], 1),

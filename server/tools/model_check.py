@@ -83,11 +83,8 @@ def _facts(model: AcousticModel, published: PublishedModel | None, path: Path) -
         context_ms, latency_ms = frame_ms * described.left, 1_000 * described.latency_s
         window_ms = step_ms if described.raw else frame_ms * described.window + context_ms
     else:
-        files, window_ms, latency_ms = (
-            (weights_file(path),),
-            step_ms,
-            step_ms + 1_000 * config.delay_frames * config.frame_s,
-        )
+        files, window_ms = (weights_file(path),), step_ms
+        latency_ms = step_ms + 1_000 * config.delay_frames * config.frame_s
         context_ms = 0.0
     return {
         "kind": config.architecture,
