@@ -35,7 +35,10 @@ class Rereading(GreedyDecoder):
         return (lambda: words) if words else None
 
 
-@given(st.lists(st.sampled_from(["add", "answer", "taken", "restart"]), max_size=2_500))
+ACTIONS = ["add", "answer"] * 8 + ["taken", "taken", "restart"]  # segments are longer than what is kept before them
+
+
+@given(st.lists(st.sampled_from(ACTIONS), min_size=60, max_size=2_500))
 def test_it_keeps_what_a_second_reading_needs_and_not_more(actions: list[str]) -> None:
     audio, steps, sent, answered, begin, segment = SegmentAudio(CONFIG), [], 0, 0, 0, 0
     for action in actions:
