@@ -65,6 +65,7 @@ class Traffic:
     arrivals: Arrivals = Arrivals.FIXED
     retry: bool = False
     long_steps: bool = False
+    under_way: bool = False  # the first streams begin anywhere in their recordings, as those of independent callers
 
 
 class Level:
@@ -99,7 +100,8 @@ class Level:
     async def run(self, streams: int, *, stop: asyncio.Event, drain_s: float) -> float:
         """Play until the end or until `stop`, then wait for the last results; returns the CPU seconds used."""
         for _ in range(streams):
-            self._begin(self._schedule.begin_s + self._rng.random() * self._schedule.spread_s)
+            start_s = self._schedule.begin_s + self._rng.random() * self._schedule.spread_s
+            self._begin(start_s, under_way=self._traffic.under_way)
         if self._traffic.arrivals is Arrivals.CHURN:
             mean_s = sum(recording.duration_s for recording in self._recordings) / len(self._recordings)
             self._await_arrival(self._schedule.begin_s, rate_hz(streams, mean_s))
@@ -137,13 +139,15 @@ class Level:
         self._begin(start_s)
         self._await_arrival(start_s, arrivals_hz)
 
-    def _begin(self, start_s: float) -> None:
+    def _begin(self, start_s: float, *, under_way: bool = False) -> None:
         """Play one recording from `start_s`; with fixed arrivals, the next one follows at its end."""
         left_s = self.end_s - start_s
         if left_s < STEP_S:
             return
         churning = self._traffic.arrivals is Arrivals.CHURN  # these streams do not end with the level
         recording = self._rng.choice(self._recordings) if churning else choose(self._recordings, left_s, self._rng)
+        if under_way:
+            recording = recording.after(self._rng.randrange(len(recording.messages)))
         playback = Playback(recording, start_s, self._measures, long_steps=self._traffic.long_steps)
         number = self._play(playback).number
         if self._traffic.arrivals is Arrivals.FIXED:

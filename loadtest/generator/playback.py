@@ -112,7 +112,7 @@ class Playback:
             problem = "steps without a result"
         if problem:
             return Outcome(self.recording, Ending.FAILED, problem)
-        if self.cut:
+        if self.cut or not self.recording.whole:
             return Outcome(self.recording, Ending.CUT)
         assert self._closing_s is not None
         assert self._final_s is not None

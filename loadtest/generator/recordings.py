@@ -38,11 +38,26 @@ class Recording:
     steps: int  # number of messages that are whole steps
     frames: tuple[bytes, ...] = ()  # the messages as masked frames
     language: str = ""  # requested language; empty: the server's default
+    whole: bool = True  # false: its beginning is missing, so its text cannot be compared
 
     @property
     def duration_s(self) -> float:
         """Seconds of audio."""
         return self.ends_s[-1]
+
+    def after(self, first: int) -> Recording:
+        """Return the audio from message number `first` on."""
+        if not first:
+            return self
+        begin_s = self.ends_s[first - 1]
+        return replace(
+            self,
+            messages=self.messages[first:],
+            ends_s=tuple(end_s - begin_s for end_s in self.ends_s[first:]),
+            steps=max(0, self.steps - first),
+            frames=self.frames[first:],
+            whole=False,
+        )
 
 
 class Line(msgspec.Struct):

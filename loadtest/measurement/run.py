@@ -161,7 +161,9 @@ class _Load:
             dialer=self.dialer,
             rng=rng,
             clock=clock,
-            traffic=Traffic(settings.arrivals, settings.retry, settings.long_steps),
+            traffic=Traffic(
+                settings.arrivals, settings.retry, settings.long_steps, under_way=settings.stream_s is not None
+            ),
         )
         uploads = Uploads(settings.url, wav(self.played, UPLOAD_S), settings.uploads, clock, settings.api_key)
         scraping = self._scrape_every_period(schedule)

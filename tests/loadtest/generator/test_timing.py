@@ -171,6 +171,21 @@ def test_a_playback_cut_at_the_end_of_the_level_is_not_compared() -> None:
     assert not tape.finals
 
 
+def test_a_recording_joined_under_way_is_measured_but_not_compared() -> None:
+    tape, whole = Tape(), recording()
+    rest = whole.after(1)
+    assert (rest.frames, rest.steps) == (whole.frames[1:], whole.steps - 1)
+    playback = Playback(rest, T0, tape)
+    playback.opened(T0)
+    while playback.next_s is not None:
+        playback.take(playback.next_s)
+    playback.message(answer(0.08), T0 + 0.1)
+    playback.close(playback.end_s)
+    playback.message(answer(0.18, "two", final=True), T0 + 0.2)
+    assert playback.closed(1000, "", T0 + 0.21).ending is Ending.CUT
+    assert tape.steps == [(0.08, 0.1), (0.16, 0.2)]
+
+
 @pytest.mark.parametrize(
     ("messages", "code", "problem"),
     [
@@ -240,7 +255,7 @@ def test_the_pacer_calls_in_order_and_never_early() -> None:
         timers.append((delay_s, call))
         return SimpleNamespace(cancel=lambda: None)
 
-    pacer = Pacer(SimpleNamespace(call_later=call_later), lambda: now)  # type: ignore[arg-type]
+    pacer = Pacer(SimpleNamespace(call_later=call_later), lambda: now)
     pacer.at(T0 + 2, lambda: called.append("second"))
     pacer.at(T0 + 1, lambda: pacer.at(T0 + 1.5, lambda: called.append("nested")))
     assert [delay_s for delay_s, _ in timers] == [2, 1]
