@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model import checkpoint
+from model.attention.checkpoint import quantized_attention_of
 from model.attention_config import AttentionConfig
 from model.errors import ModelError, TrainingError
 from model.recordings import Utterance, read_manifests
@@ -38,6 +39,7 @@ from tutti_asr_lab.training.acoustic.optimizer.optimizers import Schedule
 from tutti_asr_lab.training.acoustic.recipe import Recipe, recipe_of, section
 from tutti_asr_lab.training.acoustic.snapshots import Snapshots, exclusive, state_of
 from tutti_asr_lab.training.acoustic.trainer import fit, make_augmenter
+from tutti_asr_lab.training.attention.dequantize import dequantized
 from tutti_asr_lab.training.attention.hama import SHA256, WHEEL, initialize, read_wheel
 from tutti_asr_lab.training.attention.network import AttentionNetwork
 from tutti_asr_lab.training.lexicon.spoken import Pronunciations
@@ -202,7 +204,7 @@ def train(options: argparse.Namespace) -> None:
             run.resume(state_of(newest[1]))
             _say(f"resuming from update {run.done}")
         elif options.init is not None:
-            run.network.load_state_dict(torch.load(options.init, weights_only=True))
+            run.network.load_state_dict(_start_of(options.init)[0])
             run.average.load_state_dict(run.network.state_dict())
         else:
             fit(run.network.features, run.corpus, run.batches, run.recipe)
@@ -216,17 +218,21 @@ def train(options: argparse.Namespace) -> None:
             "updates": run.done,
             "audio_h": round(run.audio_s / 3600, 2),
             "recipe": {**tuning.recipe.to_dict(), **own},
-            "started_from": _record(options.init) if options.init is not None else f"{WHEEL}, sha256 {SHA256}",
+            "started_from": _start_of(options.init)[1] if options.init is not None else f"{WHEEL}, sha256 {SHA256}",
         }
         described = replace(run.network.config, training=record).to_dict()
         (options.out / "average.json").write_text(json.dumps(described, indent=1, ensure_ascii=False))
         _say(f"wrote {options.out / 'average.pt'}")
 
 
-def _record(weights: Path) -> dict[str, Any]:
-    """Training record of the run whose weights these are."""
-    record: dict[str, Any] = json.loads(weights.with_suffix(".json").read_bytes())["training"]
-    return record
+def _start_of(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights of a run's average.pt or of a checkpoint of integers, and their training record. Raises: ModelError."""
+    if path.suffix == ".pt":
+        return torch.load(path, weights_only=True), json.loads(path.with_suffix(".json").read_bytes())["training"]
+    config, blob = checkpoint.read(checkpoint.named(path))
+    if not isinstance(config, AttentionConfig):
+        raise TrainingError(f"--init {path}: its network is not the kind that is trained here")
+    return dequantized(quantized_attention_of(config, blob)).state_dict(), dict(config.training)
 
 
 def _loop(run: Run, snapshots: Snapshots, out: Path) -> None:
@@ -259,7 +265,7 @@ def main() -> None:
     parser.add_argument("recipe", type=Path, help="JSON file of hyperparameters")
     start = parser.add_mutually_exclusive_group(required=True)
     start.add_argument("--hama", type=Path, help="the wheel to start from: pip download hama==1.7.0 --no-deps")
-    start.add_argument("--init", type=Path, help="weights to start from instead: another run's average.pt")
+    start.add_argument("--init", type=Path, help="weights to start from instead: another run's average.pt, or a model")
     parser.add_argument("--phones", type=Path, default=Path("tutti-gru"), help="checkpoint with the phones to learn")
     parser.add_argument("--manifest", type=Path, action="append", required=True, help="recordings; may be repeated")
     parser.add_argument("--noise", type=Path, help="noise and room responses")

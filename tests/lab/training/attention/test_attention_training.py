@@ -12,10 +12,11 @@ from model.attention_config import AttentionConfig
 from model.errors import TrainingError
 from model.recordings import read_manifest
 from tests.support.needs import need_programs
-from tests.support.networks.attention_networks import SIZES, random_network
+from tests.support.networks.attention_networks import SIZES, quantized_network, random_network
 from tests.support.training.tones import RATE, recipe, write_tones
 from tutti_asr_lab.training.acoustic.data.corpus import Corpus
 from tutti_asr_lab.training.acoustic.trainer import fit
+from tutti_asr_lab.training.attention.dequantize import dequantized
 from tutti_asr_lab.training.attention.network import seen
 from tutti_asr_lab.training.attention.train import FineTuning, Run
 
@@ -129,3 +130,13 @@ def test_no_frame_after_its_chunk_changes_an_output():
     assert (outputs[:, 24:] != expected[:, 24:]).any(-1).all()
     whole = network(changed, torch.tensor([40])) != network(features, torch.tensor([40]))
     assert whole.any(-1).all()
+
+
+@torch.no_grad()
+def test_training_continues_from_the_values_of_integers():
+    """Only rounding lies between the network and what is read back."""
+    network = random_network()
+    features, frames = torch.randn(1, 80, 80), torch.tensor([40])
+    expected = network(features, frames, 8, 24)
+    outputs = dequantized(quantized_network())(features, frames, 8, 24)
+    assert (outputs - expected).std() < 0.05 * expected.std()
