@@ -15,7 +15,7 @@ from server.settings import Settings
 
 
 class LocalCoordinator:
-    """Implements `Coordinator`; its answers never wait."""
+    """Decides about calls and streams; its answers never wait."""
 
     def __init__(
         self, settings: Settings, clock: Callable[[], float], *, wall_clock: Callable[[], float] = time.time
@@ -39,7 +39,11 @@ class LocalCoordinator:
     # Calls
 
     async def enter(self, owner: str, limit: int | None, openings: Sequence[str]) -> Lease:
-        """Count a call of this key, without waiting. Raises: TooManyOpenings, TooManyStreams, ServerFull."""
+        """Count a call of this key, without waiting, if there is room for a stream; `limit` None: any number of calls.
+
+        `openings`: the owners whose rate is checked, that is, the caller's address, and the key unless the server is
+        open. Raises: TooManyOpenings, TooManyStreams, ServerFull; the call counts against no key then.
+        """
         return self.enter_now(owner, limit, openings)
 
     def enter_now(self, owner: str, limit: int | None, openings: Sequence[str]) -> Lease:
@@ -69,7 +73,7 @@ class LocalCoordinator:
         self.openings.refuse_if_exceeded(opening, self._clock())
 
     def retry_after_s(self, shortest_s: int) -> int:
-        """Return the whole seconds after which a refused client should come again."""
+        """Return the whole seconds after which a refused client should come again, at least `shortest_s`."""
         return self._retry.seconds(shortest_s, self._clock())
 
     # Tickets
@@ -79,7 +83,7 @@ class LocalCoordinator:
         return ticket in self.tickets
 
     def use_ticket(self, ticket: bytes, issued_s: float) -> None:
-        """Note that a stream continues from this ticket."""
+        """Note that a stream continues from this ticket; `issued_s` is seconds since 1970."""
         self.tickets.add(ticket, issued_s)
 
     # Expected calls
@@ -113,7 +117,7 @@ class LocalCoordinator:
         return float(number(next(iter(open_slots or self._slots.values())))) if self._slots else 0.0
 
     def open_slots(self, model: str, step_s: float, on_change: Callable[[int], None] = lambda _: None) -> Slots:
-        """Return the slots of a model."""
+        """Return the slots of a model whose steps are of `step_s`; `on_change` receives the number of those in use."""
         settings = self._settings
         follow = settings.max_streams == "auto"
         limits = SlotLimits(settings.slots, settings.upload_slots, follow=follow, connected=settings.connected)

@@ -57,7 +57,7 @@ class RemoteLease:
 
 
 class RemoteCoordinator:
-    """Implements `Coordinator` in a front end. Used on the event loop alone."""
+    """The methods of `LocalCoordinator`, in a front end. Used on the event loop alone."""
 
     def __init__(self, settings: Settings, channel: Channel, clock: Callable[[], float]) -> None:
         self._settings = settings
@@ -77,7 +77,7 @@ class RemoteCoordinator:
     # Calls
 
     async def enter(self, owner: str, limit: int | None, openings: Sequence[str]) -> RemoteLease:
-        """Count a call of this key. Raises: TooManyOpenings, TooManyStreams, ServerFull, ServerNotReady."""
+        """Count a call of this key. Raises: as `LocalCoordinator.enter`; ServerNotReady if that process has ended."""
         message = Enter(next(self.leases), tuple(openings), owner, limit)
         try:
             await self.channel.request(message)

@@ -81,7 +81,7 @@ class Session:
         self.resumption: Resumption | None = None  # of a resumable stream
         self.pending: PendingFinals | None = None  # for a decoder with a second pass, or a stream that is forked
         self._unanswered = Unanswered()
-        self._order: ResultOrder = ImmediateOrder()
+        self._order: ResultOrder | PendingFinals = ImmediateOrder()
         # Functions, not bound methods: a session that refers to itself is collected late.
         self._takes: dict[type, Callable[[Session, Any], list[Any]]] = {
             Samples: Session._samples,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum, StrEnum
-from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -31,19 +30,6 @@ class Auxiliary(StrEnum):
 
 TOGETHER = {Auxiliary.VAD: 8, Auxiliary.SPEAKERS: 1}
 """Most windows in a row of an auxiliary model. A row that may have several ends with their number."""
-
-
-class Follower(Protocol):
-    """Takes the results of an auxiliary model for one channel, row by row."""
-
-    def take(self, row: WindowTag, result: Any) -> None:
-        """Take the result of a row."""
-
-    def covers(self, end_sample: int) -> bool:
-        """Return whether the results of all whole windows up to this sample are known."""
-
-    def known_to(self, end_sample: int) -> None:
-        """Record that the windows up to this sample were counted before a snapshot."""
 
 
 class Marker(Enum):

@@ -5,29 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 MESSAGE_S = 0.08
 """Audio per message: the server's default step, so that no step waits for a second message."""
-
-
-class AudioSource(Protocol):
-    """Little-endian int16 mono PCM as messages of bytes."""
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds of audio that were read."""
-        ...
-
-    @property
-    def ended_s(self) -> float | None:
-        """Time of the event loop at which the audio ended; None before."""
-        ...
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 class PcmSource:

@@ -24,7 +24,7 @@ from tutti_asr_client.files.audio import read_pcm
 from tutti_asr_client.files.display import Display, JsonLines, UtteranceDisplay
 from tutti_asr_client.files.file_result import Failed, FileResult, Transcribed, of_channels
 from tutti_asr_client.files.microphone import Device, Microphone
-from tutti_asr_client.files.pacing import AudioSource, PcmSource
+from tutti_asr_client.files.pacing import PcmSource
 from tutti_asr_client.files.transcriber import RemoteTranscriber, Transcriber
 from tutti_asr_client.messages import Results
 from tutti_asr_client.retry import Retry
@@ -247,7 +247,12 @@ async def transcribe_file(
 
 
 async def transcribe_source(
-    path: Path, source: AudioSource, transcriber: Transcriber, display: Display, *, channel: tuple[int, int] = (0, 1)
+    path: Path,
+    source: PcmSource | Microphone,
+    transcriber: Transcriber,
+    display: Display,
+    *,
+    channel: tuple[int, int] = (0, 1),
 ) -> FileResult:
     """Transcribe the audio of a source under the name `path`; a failure is returned as its result.
 

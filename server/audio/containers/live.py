@@ -10,7 +10,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -29,22 +28,8 @@ TOO_SILENT = "the gaps between timestamps add up to far more than the time elaps
 TOO_DENSE = "the audio decodes to far more than its size and the time elapsed allow; send the audio in real time"
 
 
-class PacketDecoder(Protocol):
-    """Decoder of the packets of one track."""
-
-    @property
-    def rate(self) -> int:
-        """Sample rate in Hz of the last `decode`."""
-
-    @property
-    def channels(self) -> int:
-        """Number of channels of the last `decode`."""
-
-    def decode(self, packet: bytes) -> PCM:
-        """Return the packet's samples, (S, C) int16. Raises: MediaError."""
-
-    def finish(self) -> None:
-        """End the track. Raises: Undecodable if none of its packets could be decoded."""
+PacketDecoder = PlainReader | Codec
+"""Decoder of the packets of one track; `rate` and `channels` are those of the last `decode`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,42 +46,6 @@ class Silence:
 
 
 Part = Silence | PCM
-
-
-class Output(Protocol):
-    """Receiver of decoded samples, which returns them in its output form."""
-
-    @property
-    def rate(self) -> int:
-        """Output sample rate in Hz."""
-
-    @property
-    def channels(self) -> int:
-        """Output channels."""
-
-    @property
-    def mixed(self) -> bool:
-        """True if samples are mixed down to one channel before `push`."""
-
-    @property
-    def form(self) -> tuple[int, int]:
-        """Rate and channels of the audio as sent."""
-
-    @property
-    def held_s(self) -> float:
-        """Seconds of audio pushed and not yet returned by `take`."""
-
-    def begin(self, rate: int, channels: int) -> None:
-        """Finish the samples so far and start ones of this form. Raises: NotTaken."""
-
-    def push(self, block: PCM) -> None:
-        """Append samples at the rate as sent, (S, C) or (S, 1) if mixed."""
-
-    def take(self) -> PCM:
-        """Return what is complete, (S, C) int16."""
-
-    def end(self) -> None:
-        """Finish the samples held back by a filter."""
 
 
 class ContainerDecoder:
@@ -345,6 +294,56 @@ class Resampled:
         samples = np.concatenate(self._decoded)  # (S, C)
         self._decoded.clear()
         self._converted.append(self._resampler.resample(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Samples, (S, C) int16, of the recording `part` in the body, at `rate` Hz."""
+
+    part: int
+    rate: int
+    samples: PCM
+
+
+class UnconvertedParts:
+    """Decoder output at the rates and with the channels of the recordings in a body, which may differ."""
+
+    mixed = False
+    held_s = 0.0
+
+    def __init__(self) -> None:
+        self.form = (0, 0)  # of the samples pushed last
+        self.rate = self.channels = self.part = 0  # of the samples taken last
+        self._pushed_part = -1
+        self._blocks: deque[_Block] = deque()
+
+    def begin(self, rate: int, channels: int) -> None:
+        """Start the samples of another recording, or of another form. Raises: NotTaken if that is invalid."""
+        if rate < 1 or channels < 1:
+            raise NotTaken(f"recordings of {channels} channels at {rate} Hz are not supported")
+        self.form = (rate, channels)
+        self._pushed_part += 1
+
+    def push(self, block: PCM) -> None:
+        """Append samples, (S, C)."""
+        self._blocks.append(_Block(self._pushed_part, self.form[0], block))
+
+    def take(self) -> PCM:
+        """Return the samples of the earliest recording since the last call, (S, C) int16."""
+        blocks = list[PCM]()
+        if self._blocks:
+            self.part, self.rate = self._blocks[0].part, self._blocks[0].rate
+            while self._blocks and self._blocks[0].part == self.part:
+                blocks.append(self._blocks.popleft().samples)
+            self.channels = blocks[0].shape[1]
+        return np.concatenate(blocks) if blocks else np.empty((0, self.channels), np.int16)
+
+    def end(self) -> None:
+        """Do nothing: no samples are held back."""
+
+
+Output = Resampled | UnconvertedParts
+"""Receiver of decoded samples, which returns them in its output form."""
 
 
 def _decoder_of(track: Track, losses: Losses) -> PacketDecoder:

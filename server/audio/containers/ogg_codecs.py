@@ -6,7 +6,6 @@ Source: RFC 7845 (Opus), Xiph's "Vorbis I specification", section 4.2 and append
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from server.audio.containers.flac import (
     MAX_FRAME_BYTES,
@@ -27,28 +26,6 @@ MAX_VORBIS_SETUP_BYTES = 2**18  # codebooks: libvorbis writes 4 to 10 kB
 FLAC_HEAD = b"\x7fFLAC"
 FLAC_INFO_AT = 17  # after versions, the number of headers, "fLaC" and the block header
 FLAC_SYNC = 0xFF  # first byte of a frame; headers begin with their block type
-
-
-class Headers(Protocol):
-    """Reader of the header packets of one logical stream."""
-
-    max_bytes: int
-    """Largest audio packet or required header."""
-
-    def first(self, packet: bytes) -> Track | None:
-        """Read the first packet of the stream; return the track if it is complete. Raises: Undecodable."""
-
-    def is_header(self, packet: bytes | bytearray) -> bool:
-        """Whether a packet with this beginning has no audio."""
-
-    def is_comment(self, packet: bytes | bytearray) -> bool:
-        """Whether a packet with this beginning holds tags or pictures, of any size."""
-
-    def header(self, packet: bytes) -> Track | None:
-        """Read a further header packet; return the track if it is complete now."""
-
-    def samples(self, packets: Sequence[bytes]) -> int | None:
-        """Return the number of samples in these packets, None where it is small enough to decode them all at once."""
 
 
 class OpusHeaders:
@@ -130,6 +107,10 @@ class FlacHeaders:
         """Return the sum of the block sizes in the frame headers: a page of silence may hold 17 million samples."""
         headers = [frame_header(packet[:MAX_HEADER_BYTES]) for packet in packets]
         return sum(0 if header is None else header.samples for header in headers)
+
+
+Headers = OpusHeaders | VorbisHeaders | FlacHeaders
+"""Reader of the header packets of one logical stream. `max_bytes`: of an audio packet or a required header."""
 
 
 def headers_of(first: bytes) -> Headers | None:

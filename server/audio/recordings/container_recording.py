@@ -5,17 +5,13 @@ FFmpeg ignores gaps in the timestamps: pauses in which nothing was sent (DTX), a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-
-import numpy as np
 
 from server.audio.containers.demuxer_finder import DemuxerFinder
-from server.audio.containers.live import ContainerDecoder
+from server.audio.containers.live import ContainerDecoder, UnconvertedParts
 from server.audio.packets import Item, Timed, Track
 from server.audio.pcm import BLOCK_S, PCM
-from server.errors import BadAudio, MediaError, NotTaken, Undecodable
+from server.errors import BadAudio, MediaError, Undecodable
 
 PIECE_BYTES = 2**16
 MAX_RECORDINGS = 1_000  # of one body: opening one takes up to a millisecond, even if it is only a header
@@ -26,52 +22,6 @@ def next_part(part: int) -> int:
     if part + 1 >= MAX_RECORDINGS:
         raise BadAudio(f"more than {MAX_RECORDINGS} recordings in one body; send them separately")
     return part + 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Samples, (S, C) int16, of the recording `part` in the body, at `rate` Hz."""
-
-    part: int
-    rate: int
-    samples: PCM
-
-
-class UnconvertedParts:
-    """Decoder output at the rates and with the channels of the recordings in a body, which may differ."""
-
-    mixed = False
-    held_s = 0.0
-
-    def __init__(self) -> None:
-        self.form = (0, 0)  # of the samples pushed last
-        self.rate = self.channels = self.part = 0  # of the samples taken last
-        self._pushed_part = -1
-        self._blocks: deque[_Block] = deque()
-
-    def begin(self, rate: int, channels: int) -> None:
-        """Start the samples of another recording, or of another form. Raises: NotTaken if that is invalid."""
-        if rate < 1 or channels < 1:
-            raise NotTaken(f"recordings of {channels} channels at {rate} Hz are not supported")
-        self.form = (rate, channels)
-        self._pushed_part += 1
-
-    def push(self, block: PCM) -> None:
-        """Append samples, (S, C)."""
-        self._blocks.append(_Block(self._pushed_part, self.form[0], block))
-
-    def take(self) -> PCM:
-        """Return the samples of the earliest recording since the last call, (S, C) int16."""
-        blocks = list[PCM]()
-        if self._blocks:
-            self.part, self.rate = self._blocks[0].part, self._blocks[0].rate
-            while self._blocks and self._blocks[0].part == self.part:
-                blocks.append(self._blocks.popleft().samples)
-            self.channels = blocks[0].shape[1]
-        return np.concatenate(blocks) if blocks else np.empty((0, self.channels), np.int16)
-
-    def end(self) -> None:
-        """Do nothing: no samples are held back."""
 
 
 def length_of(body: bytes) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from server.audio.containers.mpeg import tag_size
 from server.audio.formats import PLAIN, SUFFIXES, AudioForm, Encoding, container_kind
@@ -19,33 +18,6 @@ SNIFF_BYTES = 2**15  # three of the largest AAC frames
 WAVE_AT = 8
 UNSUPPORTED = f"not a supported recording ({', '.join(SUFFIXES)}); raw audio needs encoding and sample rate"
 SEVERAL_WAVS = "several WAV files of this format in one body are not supported; send them separately"
-
-
-class Source(Protocol):
-    """A recording at its original sample rate."""
-
-    @property
-    def rate(self) -> int:
-        """Sample rate in Hz of the samples read last."""
-
-    @property
-    def channels(self) -> int:
-        """Number of channels of the samples read last."""
-
-    @property
-    def part(self) -> int:
-        """Index of the recording read last, if there are several in the body."""
-
-    @property
-    def warnings(self) -> list[str]:
-        """Missing or skipped parts so far, as `kind: sentence`."""
-
-    @property
-    def stated_s(self) -> float | None:
-        """Length in seconds by the header, None if it has none."""
-
-    def read(self) -> PCM:
-        """Return the next samples, (S, C) int16, empty at the end. Raises: BadAudio."""
 
 
 def open_source(body: bytes, form: AudioForm) -> Source:
@@ -162,3 +134,7 @@ class PlainSource:
         block = bytes(self._body[self._at : self._at + self._block_bytes])
         self._at += len(block)
         return self._reader.read(block)
+
+
+Source = ContainerSource | AvSource | ChainedSource | PlainSource
+"""A recording at its original sample rate."""

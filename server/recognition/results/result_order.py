@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from server.recognition.events import Event, Final, Partial
 from server.recognition.saved_state import SavedChannel, SavedInput, SavedStream
@@ -18,29 +18,6 @@ from server.recognition.steps import Marker, StepTag, Work
 
 States = tuple[bytes, tuple[bytes, ...]]
 """A channel's state of the model, and those of auxiliary models."""
-
-
-class ResultOrder(Protocol):
-    """Interface: decides when the results of a session are sent."""
-
-    @property
-    def by_audio(self) -> bool:
-        """True if events that answer no step wait for the steps sent before them."""
-
-    def send(self, work: list[Work]) -> None:
-        """Record work that is sent to the engines; it may be sorted in place first."""
-
-    def answered(self, channel: int, results: list[Any]) -> list[Event]:
-        """Take the results of this channel's oldest step; return all events that are due."""
-
-    def unasked(self, channel: int, events: list[Event]) -> list[Event]:
-        """Take a channel's events that belong to no step; return those to pass to `add` now."""
-
-    def add(self, events: list[Event]) -> list[Event]:
-        """Append events that answer no step; return all events that are due."""
-
-    def finishes(self) -> bool:
-        """Whether everything went out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +33,7 @@ class ImmediateOrder:
     by_audio = False
 
     def send(self, work: list[Work]) -> None:
-        """Leave the work as it is."""
+        """Record work that is sent to the engines: leave it as it is."""
 
     def answered(self, channel: int, results: list[Any]) -> list[Event]:
         """Return them all."""
@@ -189,6 +166,10 @@ class AudioOrder:
         pairs, channels = zip(*(channel for channel in mark.channels if channel is not None), strict=True)
         states, auxiliary = zip(*pairs, strict=True)
         self._saved = SavedStream(mark.audio, channels, states, auxiliary, self.finals, tuple(self.ends_s))
+
+
+ResultOrder = ImmediateOrder | AudioOrder
+"""Decides when the results of a session are sent. `by_audio`: events that answer no step wait for earlier steps."""
 
 
 def _audio_first(piece: Work) -> tuple[bool, int]:

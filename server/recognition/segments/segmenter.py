@@ -24,7 +24,7 @@ from server.recognition.segments.pauses import LevelMeter
 from server.recognition.segments.rewinding import Rewind, Rewinding
 from server.recognition.segments.speaker_rules import SpeakerRules, others_in, without_others
 from server.recognition.segments.utterance import Utterance
-from server.recognition.steps import Auxiliary, Follower, Marker, StepTag
+from server.recognition.steps import Auxiliary, Marker, StepTag
 
 if TYPE_CHECKING:
     from server.recognition.segments.speakers import Speakers
@@ -60,7 +60,9 @@ class Segmenter:
         self.utterance = Utterance(index, speech)
         self.speakers = speakers
         both = {Auxiliary.VAD: speech, Auxiliary.SPEAKERS: speakers}
-        self.followed: Mapping[Auxiliary, Follower] = {model: one for model, one in both.items() if one is not None}
+        self.followed: Mapping[Auxiliary, VoiceActivity | Speakers] = {
+            model: one for model, one in both.items() if one is not None
+        }
         """By auxiliary model of this channel, what takes its results."""
         self.meter = LevelMeter(config)  # of the audio sent
         self._silences: deque[float] = deque()  # after each step of audio that was not answered
