@@ -19,7 +19,7 @@ import msgspec
 
 from loadtest.generator.frames import BINARY, CLOSE, TEXT, FrameReader, masked
 from loadtest.measurement.server_metrics import metrics_at
-from loadtest.processes import cpu_s
+from tutti_asr_lab.processes import cpu_s
 
 HOST = "127.0.0.1"
 KEY = "dHV0dGktY2FsaWJyYXRlIQ=="  # any 16 bytes, in base64

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from loadtest.processes import Process
 from tests.support.clients.loadtest_bench import level_report
+from tutti_asr_lab.processes import Process
 from tutti_asr_lab.trials.__main__ import app
 from tutti_asr_lab.trials.figures import figures
 from tutti_asr_lab.trials.scenarios import engine

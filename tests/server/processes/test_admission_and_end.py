@@ -15,11 +15,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from loadtest.processes import tree
 from loadtest.served import free_port, is_ready, serve_command
 from model.checkpoint import SHIPPED
 from server.operations.process import EXIT_LOST
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, WITHIN_S, FrontEnds, close_code
+from tutti_asr_lab.processes import tree
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.processes import Process, connections
 from model import checkpoint
 from server.processes.front_end import REPORT_S
 from tests.support.servers.front_ends import ENGINE_HOST, FRONT_END, RAW, FrontEnds, speech
+from tutti_asr_lab.processes import Process, connections
 from tutti_asr_lab.trials.streams import Audio, Outcome
 
 STREAM_S = 5.0

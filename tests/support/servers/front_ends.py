@@ -16,8 +16,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from loadtest.processes import Process, connections, tree
 from loadtest.served import served_process
+from tutti_asr_lab.processes import Process, connections, tree
 from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_plain, play_resumable
 
 WITHIN_S = 30.0

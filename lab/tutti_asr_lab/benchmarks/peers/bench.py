@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest import processes, served
+from loadtest import served
 from loadtest.errors import LoadTestError, ServerNotReady
 from loadtest.generator.latencies import Spread
 from loadtest.generator.level import Schedule
@@ -24,6 +24,7 @@ from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.run import measure
 from tutti_asr_client.errors import ClientError
+from tutti_asr_lab import processes
 from tutti_asr_lab.benchmarks.peers.contestants import Contestant, Probe, next_round, thinned
 
 WARMUP_S = 2.0

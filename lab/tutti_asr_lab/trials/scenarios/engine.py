@@ -19,9 +19,9 @@ import typer
 from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
-from loadtest.processes import Process, left, tree
 from loadtest.reports.criteria import Criterion
 from loadtest.served import ALL_IN, post, served_process
+from tutti_asr_lab.processes import Process, left, tree
 from tutti_asr_lab.trials.figures import StreamFigures, figures
 from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_during, reference_texts
 from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, compared_line, measure, run_async

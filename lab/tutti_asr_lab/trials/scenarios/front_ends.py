@@ -27,10 +27,10 @@ from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport
 from loadtest.generator.settings import LoadSettings
 from loadtest.measurement.server_metrics import SLOTS, metrics_at
-from loadtest.processes import Process, connections, left, tree
 from loadtest.reports.criteria import Criterion
 from loadtest.served import get, is_ready, served_process
 from tutti_asr_lab.planning.loopback import SILENT, open_stream
+from tutti_asr_lab.processes import Process, connections, left, tree
 from tutti_asr_lab.trials.figures import StreamFigures, figures, since
 from tutti_asr_lab.trials.streams import Audio, Outcome, audios, play_during, play_plain, reference_texts
 from tutti_asr_lab.trials.trial import TrialOptions, TrialReport, latency_line, measure, run_async

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest import processes, served
+from loadtest import served
 from loadtest.errors import BadManifest, BadSettings, PeerMissing, ServerNotReady
 from loadtest.generator.answers import Answer, decode_answer
 from loadtest.generator.latencies import Spread
@@ -23,6 +23,7 @@ from loadtest.generator.level import Schedule
 from loadtest.reports.environment import describe
 from tests.support.deployment.edge import wait_until
 from tests.support.needs import need_package
+from tutti_asr_lab import processes
 from tutti_asr_lab.benchmarks.peers import bench
 from tutti_asr_lab.benchmarks.peers.__main__ import read
 from tutti_asr_lab.benchmarks.peers.bench import CLOSE, MOST, Search
