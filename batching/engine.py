@@ -63,7 +63,7 @@ class Engine(ModelThread):
         self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         _, *shape = model.inputs.shape
         self._input_shape, self._input_dtype = tuple(shape), model.inputs.dtype
-        self._state_bytes = model.state_bytes
+        self.state_bytes = model.state_bytes  # of an exported state
         self._ids = itertools.count(1)
         self._commands = mail.commands
         # A full queue, an open and a close for every stream: reached only if the model thread hangs.
@@ -95,11 +95,6 @@ class Engine(ModelThread):
             raise WrongInput(f"a step must be {wanted}, not {received}")
         if (not self._ended and len(self._commands) < self._max_commands) or self._accepting():
             self._mail.put(_new_tuple(Step, (stream, inputs, tag, reset, self._clock())))
-
-    @property
-    def state_bytes(self) -> int:
-        """Size of an exported state in bytes."""
-        return self._state_bytes
 
     def export(self, stream: StreamId, tag: object = None) -> None:
         """Request the state after the steps pushed so far; `StateExported` has the `tag`.

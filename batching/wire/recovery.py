@@ -27,7 +27,7 @@ EVERY_STEPS = 20  # 1.6 s of audio in steps of 80 ms; a state is then 0.7 kB a s
 
 
 class RecoveringEngine:
-    """An `EngineClient` over connections that its owner replaces; one thread uses it.
+    """An engine over connections that its owner replaces, with the calls of `Engine`; one thread uses it.
 
     The owner calls `reconnect` with a connection, `received` with its bytes, and `lost` when it closed; sends
     `take_output` of the connection; and calls `end` if there will be no other engine. The calls of sessions are those
@@ -121,7 +121,7 @@ class RecoveringEngine:
         self._later.clear()
         self._deliver(EngineStopped(error))
 
-    # Called by sessions (`EngineClient`):
+    # Called by sessions:
 
     @property
     def alive(self) -> bool:

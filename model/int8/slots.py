@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from model.attention_config import OwnConfig
 from model.audio.mel import mel_filters
 from model.config import CONTEXT, ModelConfig
 from model.int8 import step as compiled
@@ -123,7 +124,7 @@ class CompiledNetwork(Protocol):
     """Constants of a network, and the compiled step over them."""
 
     @property
-    def config(self) -> StepSizes:
+    def config(self) -> OwnConfig:
         """Sizes of its steps."""
 
     @property
@@ -149,22 +150,6 @@ class CompiledNetwork(Protocol):
         """Advance `count` streams by `steps` steps; `memory`: see `model.int8.step.step`."""
 
 
-class StepSizes(Protocol):
-    """Sizes of a network's steps."""
-
-    @property
-    def step_samples(self) -> int:
-        """Samples of a step."""
-
-    @property
-    def frames_per_step(self) -> int:
-        """Frames of a step."""
-
-    @property
-    def outputs(self) -> int:
-        """Log-probabilities of a frame."""
-
-
 class Int8Slots:
     """Slots for `capacity` streams; implements `batching.SlotModel`, `WarmupSizes` and `Chunked` by structure."""
 
@@ -176,9 +161,9 @@ class Int8Slots:
         if min(capacity, largest) < 1:
             raise ValueError(f"capacity and largest batch must be at least 1, not {capacity} and {largest}")
         largest = min(largest, capacity)
-        self._network, self._capacity = network, capacity
+        self._network, self.capacity = network, capacity
         config = network.config
-        self._inputs = np.zeros((largest, config.step_samples), np.int16)
+        self.inputs = np.zeros((largest, config.step_samples), np.int16)  # PCM for the next steps
         self._output_shape = config.frames_per_step, config.outputs
         self._slots = np.zeros(largest, np.int64)
         stride = network.stride
@@ -189,19 +174,9 @@ class Int8Slots:
         self._pool = ThreadPoolExecutor(len(self._work) - 1, "int8") if len(self._work) > 1 else None
 
     @property
-    def capacity(self) -> int:
-        """Number of slots."""
-        return self._capacity
-
-    @property
-    def inputs(self) -> NDArray[np.int16]:
-        """(largest, step_samples) int16: rows of PCM for the next steps."""
-        return self._inputs
-
-    @property
     def chunk_steps(self) -> Sequence[int]:
         """Numbers of steps per stream that a call may run."""
-        return [steps for steps in self._network.chunks if steps <= len(self._inputs)]
+        return [steps for steps in self._network.chunks if steps <= len(self.inputs)]
 
     @property
     def state_bytes(self) -> int:
@@ -211,7 +186,7 @@ class Int8Slots:
     @property
     def warmup_sizes(self) -> Sequence[int]:
         """Powers of two, and the largest batch: sufficient for timing, because no size needs preparation."""
-        largest = len(self._inputs)
+        largest = len(self.inputs)
         return sorted({1 << power for power in range(largest.bit_length())} | {largest})
 
     def warm_up_step(self, rows: int) -> None:
@@ -254,7 +229,7 @@ class Int8Slots:
 
     def _run_rows(self, work: Any, out: NDArray[np.float32], first: int, last: int, steps: int) -> None:
         memory = (
-            self._inputs.ctypes.data + first * steps * self._inputs.strides[0],
+            self.inputs.ctypes.data + first * steps * self.inputs.strides[0],
             self._slots.ctypes.data + first * self._slots.strides[0],
             self._slab.ctypes.data,
             out.ctypes.data + first * steps * out.strides[0],

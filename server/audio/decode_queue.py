@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from server.audio.decoder import SniffingDecoder
-from server.audio.packets import MAX_SILENT_BYTES, LiveDecoder
+from server.audio.decoder import LiveDecoder, SniffingDecoder
+from server.audio.packets import MAX_SILENT_BYTES
 from server.audio.pcm import PCM
 from server.audio.raw import PlainReader
 from server.errors import BacklogExceeded, MediaError, NoAudio, Undecodable

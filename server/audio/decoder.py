@@ -14,7 +14,7 @@ from server.audio.containers.live import ContainerDecoder, Resampled
 from server.audio.containers.ogg import MAGIC as OGG_MAGIC
 from server.audio.ffmpeg_codec import Codec
 from server.audio.formats import OPUS_RATE, PLAIN, AudioForm, Encoding, Losses
-from server.audio.packets import MAX_PACKET_BYTES, LiveDecoder, PacketCodec, Track
+from server.audio.packets import MAX_PACKET_BYTES, PacketCodec, Track
 from server.audio.pcm import PCM
 from server.audio.raw import PLAIN_CODECS, PlainReader
 from server.audio.sniffing import container_of
@@ -43,9 +43,9 @@ class SniffingDecoder:
     The first twelve bytes decide, or up to 25 kB if they look like a frame of MP3 or AAC.
     """
 
-    def __init__(self, raw: LiveDecoder, form: AudioForm, *, multichannel: bool, raw_alone: bool) -> None:
+    def __init__(self, raw: PlainReader | OpusDecoder, form: AudioForm, *, multichannel: bool, raw_alone: bool) -> None:
         self.rate, self.channels, self.inline = raw.rate, raw.channels, raw.inline
-        self._decoder = raw
+        self._decoder: PlainReader | OpusDecoder | ContainerDecoder = raw
         self._form = form
         self._multichannel = multichannel
         self._raw_alone = raw_alone
@@ -173,8 +173,17 @@ class OpusDecoder:
             )
         return self._codec.decode(chunk)
 
-    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of the `LiveDecoder` protocol
+    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of `LiveDecoder`
         """Return no samples: none are held back."""
         return self._codec.nothing
 
     flush = drain
+
+
+LiveDecoder = PlainReader | ContainerDecoder | OpusDecoder | SniffingDecoder
+"""Decoder of one stream, bytes to samples. It must not be used after an error.
+
+`rate` and `channels` of the output are known before the first byte. `bytes_per_s` of the audio as sent is exact, or
+typical for its format, and None until the header is read. `inline`: decoding is cheap enough for the event loop, and no
+audio is held back. `feed` returns at most `limit_s` of audio: the rest is held.
+"""

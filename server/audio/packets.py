@@ -1,16 +1,12 @@
-"""Interfaces of live decoders and demuxers, the tracks they yield, and the limit on data without audio. Pure."""
+"""Interface of live demuxers, the tracks they yield, and the limit on data without audio. Pure."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
-from server.audio.formats import Losses
-from server.audio.pcm import PCM
 from server.audio.raw import PlainCodec, sample_bytes
 from server.errors import NoAudio, Undecodable
 
@@ -20,50 +16,6 @@ MAX_SILENT_BYTES = 2**23  # without audio: a cover picture of 4 MiB with its tag
 MAX_LOST_BYTES = 2**18  # searched for the next page, block or frame: four of the largest pages
 TYPICAL_BYTES_PER_S = 3_000  # 24 kbit/s per channel
 FIRST_PARTS, PARTS_A_PACKET = 4_096, 64
-
-
-class LiveDecoder(Protocol):
-    """Decoder of one stream, bytes to samples. It must not be used after an error."""
-
-    @property
-    def rate(self) -> int:
-        """Output sample rate in Hz, known before the first byte."""
-
-    @property
-    def channels(self) -> int:
-        """Output channels."""
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """Bytes per second of audio as sent: exact or typical for its format. None until the header is read."""
-
-    @property
-    def inline(self) -> bool:
-        """True if decoding is cheap enough for the event loop, and no audio is held back."""
-
-    @property
-    def losses(self) -> Losses:
-        """Losses repaired so far."""
-
-    @property
-    def warnings(self) -> list[str]:
-        """Repaired losses, and at the end what is missing or skipped, as `kind: sentence`."""
-
-    @property
-    def holds(self) -> bool:
-        """True while the bytes so far hold more audio than the last limit; `feed` of b"" returns more of it."""
-
-    def feed(self, chunk: bytes, limit_s: float) -> PCM:
-        """Return the samples that `chunk` completes, (S, C) int16, at most `limit_s` of them: the rest is held.
-
-        Raises: MediaError; Inflated if the limit is 0 and there is more.
-        """
-
-    def drain(self, limit_s: float = math.inf) -> PCM:
-        """Return the samples held back so far, (S, C) int16; the stream continues. Raises: as `feed`."""
-
-    def flush(self, limit_s: float = math.inf) -> PCM:
-        """Return the last samples, (S, C) int16; call it again while the decoder `holds` more. Raises: as `feed`."""
 
 
 class PacketCodec(StrEnum):

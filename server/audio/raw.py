@@ -48,7 +48,7 @@ class PlainReader:
         self.frame_bytes = sample_bytes * channels
         self._rest = b""  # beginning of an incomplete frame
 
-    def read(self, chunk: bytes, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of the `LiveDecoder` protocol
+    def read(self, chunk: bytes, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of `LiveDecoder`
         """Return the complete frames so far, (S, C) int16."""
         if self._rest:
             chunk = self._rest + chunk
@@ -66,7 +66,7 @@ class PlainReader:
         """Bytes per second of audio."""
         return self.rate * self.frame_bytes
 
-    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of the `LiveDecoder` protocol
+    def drain(self, limit_s: float = math.inf) -> PCM:  # noqa: ARG002 - of `LiveDecoder`
         """Return no samples: only an incomplete frame is held back."""
         return np.empty((0, self.channels), np.int16)
 

@@ -13,8 +13,8 @@ from starlette.websockets import WebSocket
 from batching.errors import BatchingError
 from model.ctc.bias import Bias as TermBias
 from model.ctc.bias import BiasError
+from server.audio.decoder import LiveDecoder
 from server.audio.formats import Encoding
-from server.audio.packets import LiveDecoder
 from server.errors import CLOSES, CloseReason, KeytermsTooOften, MediaError, Refused, ServerFull
 from server.recognition.active_session import ActiveSession
 from server.recognition.events import Event, StepTiming

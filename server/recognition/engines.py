@@ -13,11 +13,15 @@ from functools import partial
 
 import numpy as np
 
-from batching.engine_client import EngineClient
+from batching.engine import Engine
 from batching.errors import EngineDown
 from batching.events import BatchDone, EngineEvent, EngineStopped, StreamFailed
+from batching.wire.recovery import RecoveringEngine
 from server.errors import EngineDead, ServerNotReady
 from server.recognition.steps import Auxiliary
+
+EngineClient = Engine | RecoveringEngine
+"""An engine as sessions use it: a thread of this process, or one of another process over connections."""
 
 Deliver = Callable[[EngineEvent], None]
 MakeEngine = Callable[[Deliver, asyncio.AbstractEventLoop], EngineClient]

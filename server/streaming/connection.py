@@ -17,8 +17,8 @@ import structlog
 from starlette.websockets import WebSocket
 
 from server.audio.decode_queue import DecodeQueue
+from server.audio.decoder import LiveDecoder
 from server.audio.formats import Encoding
-from server.audio.packets import LiveDecoder
 from server.audio.pcm import PCM
 from server.errors import CLOSES, BacklogExceeded, Close, CloseReason, MediaError
 from server.recognition.active_session import ActiveSession

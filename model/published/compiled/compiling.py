@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from model.lm.cache import cache_dirs
 from model.machine.instructions import instruction_set
 from model.machine.native import source_digest
 from model.published.compiled.fastconformer.network import FastConformer
-from model.published.compiled.linears import Linear, pack, with_scales
+from model.published.compiled.linears import pack, with_scales
 from model.published.compiled.packed import SUFFIX, PackedLayers, packed_at
 from model.published.compiled.slots import CompiledSlots, CompiledStep
 from model.published.compiled.zipformer2.network import Zipformer2Network
@@ -47,18 +47,8 @@ MOST_NOISE = 1e-4
 for a FastConformer, and up to 1e-5 for a Zipformer of random weights, which amplifies it from layer to layer."""
 
 
-class CompiledNetwork(Protocol):
-    """Weights of a graph, and the step made of them."""
-
-    @property
-    def linears(self) -> Sequence[Linear]:
-        """Linear layers, without scales."""
-        ...
-
-    def step(self, linears: Sequence[Linear], packed: PackedLayers | None = None, /) -> CompiledStep:
-        """Return the step with these layers, in the same order; of those that are `packed`, no weights are read."""
-        ...
-
+CompiledNetwork = FastConformer | Zipformer2Network
+"""Weights of a graph, and the step made of them."""
 
 Reader = Callable[[OnnxGraph, Graph, Contract], CompiledNetwork]
 """(published graph, its metadata, its contract) -> network. Raises: PublishedModelError with the reason why not."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.int8.memory import ALIGNED, aligned
 from model.published.compiled import team
+from model.published.compiled.fastconformer.network import FastConformerStep
+from model.published.compiled.zipformer2.network import Zipformer2Step
 
 LARGE_BYTES = 128 << 20
 """Bytes of the weights of a large network: more than the caches of a processor hold."""
@@ -21,42 +23,8 @@ more rows the rest of the step, which one thread computes, takes longer than rea
 """
 
 
-class CompiledStep(Protocol):
-    """A network whose step is compiled; shared by all its slots."""
-
-    @property
-    def fresh(self) -> NDArray[np.uint8]:
-        """State of a new stream, (state_bytes,)."""
-        ...
-
-    @property
-    def result_shape(self) -> tuple[int, ...]:
-        """Shape of one stream's result, float32."""
-        ...
-
-    @property
-    def block(self) -> int:
-        """Most streams of a call."""
-        ...
-
-    @property
-    def work_bytes(self) -> int:
-        """Size of the work space of a call; it is aligned to a cache line."""
-        ...
-
-    @property
-    def weight_bytes(self) -> int:
-        """Size of the weights that a step reads."""
-        ...
-
-    def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int, team: int = 0, /) -> None:
-        """Step `count` streams, with work space at the address `work`.
-
-        `memory`: addresses of the windows (count, L, F) float32, of the slots (count,) int64, of the slab of states,
-        the bytes from one state to the next, and the addresses of the results (count, …) float32 and of the numbers of
-        the streams' languages (count,) int64. `team`: address of a `Team` whose threads help, 0 for none.
-        """
-        ...
+CompiledStep = FastConformerStep | Zipformer2Step
+"""A network whose step is compiled; shared by all its slots."""
 
 
 class CompiledStates:

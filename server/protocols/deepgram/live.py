@@ -12,7 +12,7 @@ from functools import partial
 from starlette.websockets import WebSocket
 
 from model.ctc.bias import Bias, BiasError
-from server.audio.packets import LiveDecoder
+from server.audio.decoder import LiveDecoder
 from server.errors import BadFrame, KeytermsTooOften, MediaError
 from server.protocols.deepgram.messages import (
     BadConfigure,

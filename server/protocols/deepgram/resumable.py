@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 
 from batching.errors import WrongState
 from model.errors import ModelError
-from server.audio.packets import LiveDecoder
+from server.audio.decoder import LiveDecoder
 from server.errors import BadFrame, TicketCode, TicketRefused
 from server.protocols.deepgram.live import DeepgramStream
 from server.protocols.deepgram.projector import Projector

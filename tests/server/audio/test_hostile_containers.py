@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.audio.decode_queue import BURST_S, PIECE_BYTES, DecodeBudget
-from server.audio.decoder import open_decoder
+from server.audio.decoder import LiveDecoder, open_decoder
 from server.audio.formats import audio_form
-from server.audio.packets import LiveDecoder
 from server.errors import Inflated, MediaError, NotTaken, Undecodable
 from tests.support.audio.media_files import (
     FRAGMENTS,

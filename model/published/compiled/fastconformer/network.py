@@ -27,7 +27,7 @@ LARGEST_BLOCK = 32  # streams of a call
 
 @dataclass(frozen=True)
 class FastConformer:
-    """Weights of a published FastConformer; implements `CompiledNetwork` by structure."""
+    """Weights of a published FastConformer."""
 
     weights: FastConformerWeights
 
@@ -50,7 +50,7 @@ class FastConformer:
 
 
 class FastConformerStep:
-    """The packed network; implements `CompiledStep` by structure."""
+    """The packed network, shared by all its slots."""
 
     def __init__(
         self, weights: FastConformerWeights, linears: Sequence[Linear], packed: PackedLayers | None = None
@@ -76,7 +76,12 @@ class FastConformerStep:
         return self._arrays.nbytes + self._subsampling.weight_bytes + self._linears.weight_bytes
 
     def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int, team: int = 0, /) -> None:
-        """Step `count` streams; see `CompiledStep.run`."""
+        """Step `count` streams, with work space at the address `work`.
+
+        `memory`: addresses of the windows (count, L, F) float32, of the slots (count,) int64, of the slab of states,
+        the bytes from one state to the next, and the addresses of the results (count, …) float32 and of the numbers of
+        the streams' languages (count,) int64. `team`: address of a `Team` whose threads help, 0 for none.
+        """
         if (work, team) not in self._works:
             self._works[work, team] = self._work(work, team)
         compiled.step(self._plan, self._works[work, team], memory, count)

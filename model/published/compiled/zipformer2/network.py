@@ -1,4 +1,4 @@
-"""Zipformer 2 with its weights packed for the compiled step; implements `CompiledNetwork` and `CompiledStep`."""
+"""Zipformer 2 with its weights packed for the compiled step."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Zipformer2Step:
         return self._table.weight_bytes + self._arrays.nbytes
 
     def run(self, work: int, memory: tuple[int, int, int, int, int, int], count: int, team: int = 0, /) -> None:
-        """Step `count` streams; see `CompiledStep.run`."""
+        """Step `count` streams; see `FastConformerStep.run`."""
         if (work, team) not in self._plans:
             places = {name: work + offset for name, offset in self._offsets.items()}
             scratch = Scratch.taken_from(places, team=team)
