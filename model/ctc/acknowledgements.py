@@ -130,10 +130,6 @@ class AcknowledgingDecoder(SearchDecoder):
         """Digest of everything that its results depend on."""
         return digest_of("acknowledgements", self.search.digest, self.network.digest)
 
-    def warm_up(self) -> None:
-        """Compile all entry points, or load them from disk, so that the first stream need not wait."""
-        self.search.warm_up()
-
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> AcknowledgingState:
         """Return a new state that ignores the first `skip_frames` frames."""
         return AcknowledgingState(self.search.start(skip_frames, bias))

@@ -102,6 +102,10 @@ class SearchDecoder:
         self.frame_s: float = search.frame_s
         self.supports_bias: bool = search.supports_bias
 
+    def warm_up(self) -> None:
+        """Compile all entry points, or load them from disk, so that the first stream need not wait."""
+        self.search.warm_up()
+
     def set_bias(self, state: Any, bias: Bias) -> None:
         """Replace the key terms from the next frame on."""
         self.search.set_bias(state.first, bias)

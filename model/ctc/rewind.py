@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -70,25 +70,11 @@ def keeper_of(search: BeamDecoder) -> FrameKeeper:
     return FrameKeeper(writes, symbols.blank, search.limits)
 
 
-class Kept(Protocol):
-    """The last frames of one stream."""
-
-    @property
-    def begin(self) -> int:
-        """Number of the first frame that is kept."""
-
-    def drop(self, until: int) -> None:
-        """Drop frames before `until`."""
-
-    def since(self, begin: int) -> Any:
-        """Return a copy of the frames from `begin` on."""
-
-
 @dataclass(slots=True, eq=False)
 class RewindState(SearchedState):
     """Decoder state of one stream. Taken text can be decoded again even after the state is released."""
 
-    kept: Any = field(default_factory=KeptFrames)  # a `Kept`
+    kept: Any = field(default_factory=KeptFrames)  # or `KeptEncodings` of a transducer
     taken: deque[Word] = field(default_factory=deque)  # the last words
     whole: bool = True  # True if these are all words since the start
     until: int = 0  # frame up to which the text was taken
@@ -117,10 +103,6 @@ class RewindDecoder(SearchDecoder, ABC):
     @abstractmethod
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
-
-    @abstractmethod
-    def warm_up(self) -> None:
-        """Compile all entry points, or load them from disk, so that the first stream need not wait."""
 
     @abstractmethod
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> RewindState:
@@ -197,8 +179,8 @@ class BeamRewind(RewindDecoder):
         return digest_of(f"rewind {self._kept}", self.search.digest, self._again.digest)
 
     def warm_up(self) -> None:
-        """Compile all entry points, or load them from disk, so that the first stream need not wait."""
-        self.search.warm_up()
+        """Also run the search over kept frames once."""
+        super().warm_up()
         state = self.start(0)
         size = len(self.search.vocabulary)
         self.advance([state], np.full((1, 8, size), -math.log(size), np.float32))

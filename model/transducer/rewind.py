@@ -55,10 +55,6 @@ class TransducerRewind(RewindDecoder):
         """Digest of everything that its results depend on."""
         return digest_of(f"rewind {self._kept} {CONTEXT}", self.search.digest)
 
-    def warm_up(self) -> None:
-        """Load what confidences need."""
-        self.search.warm_up()
-
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> RewindState:
         """Return a new state that ignores the first `skip_frames` frames."""
         return RewindState(self.search.start(skip_frames, bias), KeptEncodings())

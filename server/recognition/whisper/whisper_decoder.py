@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from model.ctc.alignment import aligned
+from model.ctc.beam_state import SearchDecoder, SearchedState
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import (
     PCM,
@@ -37,42 +37,24 @@ REPEATS = 2.4  # above it a text repeats itself. Source: Whisper's threshold for
 
 
 @dataclass(slots=True, eq=False)
-class WhisperState:
+class WhisperState(SearchedState):
     """Decoder state of one stream: that of the first pass, and where its open segment begins."""
 
-    first: Any
     bias: Bias
     taken: int = 0  # frame at which the open text begins
 
-    @property
-    def frames(self) -> int:
-        """Output frames decoded so far."""
-        return int(self.first.frames)
 
-    @property
-    def silence_frames(self) -> int:
-        """Frames since the last letter."""
-        return int(self.first.silence_frames)
+class WhisperDecoder(SearchDecoder):
+    """A `Decoder` that returns the words of the first pass, and whose second pass is Whisper's text with our times.
 
-    @property
-    def has_text(self) -> bool:
-        """Whether the open segment contains a letter."""
-        return bool(self.first.has_text)
-
-    @property
-    def revision(self) -> int:
-        """A number that increases whenever the words change."""
-        return int(self.first.revision)
-
-
-class WhisperDecoder:
-    """A `Decoder` that returns the words of the first pass, and whose second pass is Whisper's text with our times."""
+    Whisper has read audio when it was loaded, so only the first pass is warmed up.
+    """
 
     def __init__(self, first: Decoder, whisper: Whisper, language: str, config: ModelDescription, name: str) -> None:
         """`language` is one that the Whisper model has; `name`: its file, for the digest."""
-        self.first = first
+        super().__init__(first)
         self._whisper, self._language, self._name = whisper, language, name
-        self._rate, self._frame_s = config.sample_rate, config.frame_s
+        self._rate = config.sample_rate
         self._english = language.partition("-")[0].lower() == ENGLISH
         self._lead = round(LEAD_S / config.frame_s)
 
@@ -82,71 +64,50 @@ class WhisperDecoder:
         return True
 
     @property
-    def supports_bias(self) -> bool:
-        """Whether key terms have an effect."""
-        return self.first.supports_bias
-
-    @property
     def digest(self) -> str:
         """Digest of the first pass, and the name of the Whisper model, whose arithmetic differs between machines."""
-        return digest_of("whisper", self.first.digest, self._name, self._language)
-
-    def warm_up(self) -> None:
-        """Prepare the first pass; Whisper has read audio when it was loaded."""
-        self.first.warm_up()
+        return digest_of("whisper", self.search.digest, self._name, self._language)
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> WhisperState:
         """Return a new state that ignores the first `skip_frames` frames."""
-        return WhisperState(self.first.start(skip_frames, bias), bias)
+        return WhisperState(self.search.start(skip_frames, bias), bias)
 
     def set_bias(self, state: WhisperState, bias: Bias) -> None:
         """Replace the stream's key terms: of the first pass from the next frame on, of Whisper from this segment on."""
         state.bias = bias
-        self.first.set_bias(state.first, bias)
-
-    def release(self, state: WhisperState) -> None:
-        """Free a state's memory now."""
-        self.first.release(state.first)
+        super().set_bias(state, bias)
 
     def advance(self, states: Sequence[WhisperState], log_probs: LogProbs) -> None:
         """Decode (B, T, V) more frames, row b into `states[b]`."""
-        self.first.advance([state.first for state in states], log_probs)
+        self.search.advance([state.first for state in states], log_probs)
 
     def copy(self, state: WhisperState) -> WhisperState:
         """Return an independent copy of a state."""
-        return replace(state, first=self.first.copy(state.first))
-
-    def words(self, state: WhisperState) -> tuple[Word, ...]:
-        """Words of the open segment by the first pass."""
-        return self.first.words(state.first)
-
-    def stable_words(self, state: WhisperState) -> int:
-        """Number of leading `words` that can no longer change in the first pass."""
-        return self.first.stable_words(state.first)
+        return replace(state, first=self.search.copy(state.first))
 
     def take(self, state: WhisperState, count: int | None = None) -> tuple[Word, ...]:
         """Remove and return the first `count` words (None: all) of the open segment by the first pass."""
-        words = self.first.take(state.first, count)
+        words: tuple[Word, ...] = self.search.take(state.first, count)
         if count is None:
             state.taken = state.frames
         elif words:
-            state.taken = round(words[-1].end_s / self._frame_s)
+            state.taken = round(words[-1].end_s / self.frame_s)
         return words
 
     # Capabilities of the first pass; without one, the answer that its absence stands for
 
     def unspeakable(self, bias: Bias) -> tuple[str, ...]:
         """Phrases that no symbols of our model express."""
-        return self.first.unspeakable(bias) if isinstance(self.first, ChecksTerms) else ()
+        return self.search.unspeakable(bias) if isinstance(self.search, ChecksTerms) else ()
 
     def word_log_prob(self, word: str) -> float:
         """Natural log-probability of a word; minus infinity if the first pass does not rate words."""
-        return self.first.word_log_prob(word) if isinstance(self.first, RatesWords) else -math.inf
+        return self.search.word_log_prob(word) if isinstance(self.search, RatesWords) else -math.inf
 
     def agreement(self, state: WhisperState) -> Sequence[float]:
         """Share of the first pass's hypotheses that agrees on the words up to each of `words`."""
-        if isinstance(self.first, Agreeing):
-            return self.first.agreement(state.first)
+        if isinstance(self.search, Agreeing):
+            return self.search.agreement(state.first)
         return (1.0,) * len(self.words(state))
 
     # The second pass
@@ -159,13 +120,13 @@ class WhisperDecoder:
         words = self.words(state)
         if not words:
             return None
-        opened = round(words[0].start_s / self._frame_s)
+        opened = round(words[0].start_s / self.frame_s)
         begin = max(state.taken, opened - self._lead)
         if begin < audio.frame:
             return None
-        pcm = audio.pcm[round((begin - audio.frame) * self._frame_s * self._rate) :]
+        pcm = audio.pcm[round((begin - audio.frame) * self.frame_s * self._rate) :]
         terms = ", ".join(phrase for phrase, weight in state.bias.phrases if weight > 0)
-        return partial(self._read, pcm, words, begin * self._frame_s, terms)
+        return partial(self._read, pcm, words, begin * self.frame_s, terms)
 
     def _read(self, pcm: PCM, ours: tuple[Word, ...], begin_s: float, terms: str) -> tuple[Word, ...]:
         samples = pcm
