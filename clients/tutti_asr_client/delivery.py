@@ -25,7 +25,7 @@ class Delivery:
         self._ends: deque[int] = deque([0])  # positions at which finals ended; a replay starts at the first
         self._reached_s = [0.0] * shape.transcripts  # latest end of each channel's messages
         self._known_interim_s = [0.0] * shape.transcripts  # interims up to here were delivered
-        self._reached_before_s = 0.0  # latest of all channels at the start of the current connection
+        self.reached_before_s = 0.0  # latest of all channels at the start of the current connection
         self._event_s: dict[tuple[object, ...], float] = {}  # time of the last event, by kind and channel
         self._closed = [False] * shape.transcripts  # whether a final covers all audio, after CloseStream
         self._closed_before = list(self._closed)  # `_closed` at the start of the current connection
@@ -45,15 +45,10 @@ class Delivery:
         """Whether finals cover all audio of a stream that was closed."""
         return all(self._closed)
 
-    @property
-    def reached_before_s(self) -> float:
-        """End of all messages before the current connection."""
-        return self._reached_before_s
-
     def connected(self) -> None:
         """Start a new connection."""
         self._known_interim_s = list(self._reached_s)
-        self._reached_before_s = max(self._reached_s)
+        self.reached_before_s = max(self._reached_s)
         self._closed_before = list(self._closed)
 
     def interim(self, results: Results) -> list[Message]:
@@ -98,7 +93,7 @@ class Delivery:
         at_s = event.timestamp if isinstance(event, SpeechStarted) else event.last_word_end
         delivered_s = self._event_s.get((begins, event.channel), -1.0)
         if begins and replay:
-            delivered_s = max(delivered_s, self._reached_before_s)
+            delivered_s = max(delivered_s, self.reached_before_s)
         if at_s <= delivered_s + TOLERANCE_S:
             return []
         self._event_s[begins, event.channel] = at_s

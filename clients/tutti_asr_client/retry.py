@@ -65,7 +65,7 @@ class Attempts:
         self._rng = rng or random.Random()
         self._index = 0  # index of the address in use
         self._not_before = [0.0] * len(self._urls)
-        self._failures = 0  # since the last reset of the budget
+        self.failures = 0  # failed attempts and lost connections since the last final or ticket
         self._disconnected_s = 0.0  # time without a connection, since the last reset of the budget
         self._lost_at: float | None = None
         self._connected_at: float | None = None
@@ -75,11 +75,6 @@ class Attempts:
     def url(self) -> str:
         """The address in use."""
         return self._urls[self._index]
-
-    @property
-    def failures(self) -> int:
-        """Failed attempts and lost connections since the last final or ticket."""
-        return self._failures
 
     def connected(self, now: float) -> None:
         """Record that a connection is open; the time without one stops."""
@@ -91,7 +86,7 @@ class Attempts:
 
     def reset_budget(self) -> None:
         """Reset the budget: the server sent a final or a ticket."""
-        self._failures = 0
+        self.failures = 0
         self._disconnected_s = 0.0
 
     def failed(self, error: ClientError, now: float) -> NextTry:
@@ -110,8 +105,8 @@ class Attempts:
         if isinstance(error, Refused):
             self._server_answered = True
             self._not_before[self._index] = now + (error.retry_after_s or 0.0)
-        self._failures += 1
-        first_round = self._failures < len(self._urls)
+        self.failures += 1
+        first_round = self.failures < len(self._urls)
         if isinstance(error, Unreachable) and not (self._server_answered or self._retry.await_server or first_round):
             raise error
         self._index = self._next_index(now)
@@ -128,7 +123,7 @@ class Attempts:
 
     def _back_off(self) -> float:
         retry = self._retry
-        rounds = (self._failures - 1) // len(self._urls)
+        rounds = (self.failures - 1) // len(self._urls)
         if rounds == 0:  # soon, but at random times: all clients of a lost server reconnect now
             return self._rng.uniform(0.0, retry.first_wait_s)
         return min(retry.longest_wait_s, retry.first_wait_s * 2.0**rounds) * self._rng.uniform(0.5, 1.0)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.errors import bad_option, fail, given_options, refuse
+from server.cli.errors import bad_option, given_options, refuse
 from server.cli.options import (
     DeviceOption,
     JsonOption,
@@ -151,15 +151,10 @@ def ceiling(
     """Time the bare model step by batch size: the upper bound of a server on this machine."""
     from loadtest.measurement.engine_times import measure_engine
     from model.acoustic import load_model
-    from model.errors import ModelError
     from model.evaluation.ceiling import measure
 
-    try:
-        loaded = load_model(
-            model, device=device, precision=precision, threads=threads, rewriting=settings_from({}).graph_rewriting
-        )
-    except ModelError as error:
-        fail(error)
+    rewriting = settings_from({}).graph_rewriting
+    loaded = load_model(model, device=device, precision=precision, threads=threads, rewriting=rewriting)
     figures = measure(loaded)
     times = measure_engine(loaded.slots, list(figures.step_ms), batches=20)
     engine_ms = {rows: round(cycle_s * 1e3, 3) for rows, cycle_s in times.cycle_s.items()}

@@ -79,7 +79,7 @@ class LocalTranscriber:
         """Parse the query. Raises: NotRecognized if a server would refuse it, or if key terms would be ignored."""
         self._replica = replica
         self._model = replica.models.default
-        self._rate = sample_rate or self._model.config.sample_rate
+        self.sample_rate = sample_rate or self._model.config.sample_rate
         # as sent by the remote transcriber
         sent: dict[str, QueryValue] = {"encoding": "linear16", "sample_rate": self.sample_rate}
         sent |= {"interim_results": True, "step_results": True, **query}
@@ -102,11 +102,6 @@ class LocalTranscriber:
         biasing = sorted(BIASING & set(self._request.ignored))  # a server lists them in a header
         if biasing:
             raise NotRecognized(f"{biasing[0]}: not supported by greedy decoding; choose the beam decoder")
-
-    @property
-    def sample_rate(self) -> int:
-        """Sample rate of the input in Hz."""
-        return self._rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         """Recognize one recording of little-endian int16 mono PCM. Raises: NotRecognized."""

@@ -70,13 +70,8 @@ class RemoteTranscriber:
         self._resumable = resumable
         self._on_event = on_event
         self._api_key = api_key
-        self._sample_rate = sample_rate
+        self.sample_rate = sample_rate
         self._ahead_s = ahead_s
-
-    @property
-    def sample_rate(self) -> int:
-        """Rate in Hz, as in the query."""
-        return self._sample_rate
 
     async def stream(self, pcm: AsyncIterable[bytes]) -> AsyncGenerator[Message, None]:
         """Yield the messages for one recording.
@@ -103,11 +98,11 @@ class RemoteTranscriber:
 
     def _opened(self) -> contextlib.AbstractAsyncContextManager[ListenClient | ResilientClient]:
         if self._retry is None:
-            return connect(self._urls[0], api_key=self._api_key, sample_rate=self._sample_rate)
+            return connect(self._urls[0], api_key=self._api_key, sample_rate=self.sample_rate)
         return open_stream(
             self._urls,
             api_key=self._api_key,
-            sample_rate=self._sample_rate,
+            sample_rate=self.sample_rate,
             resumable=self._resumable,
             retry=self._retry,
             on_event=self._on_event,
@@ -116,7 +111,7 @@ class RemoteTranscriber:
     async def _send_all(
         self, client: ListenClient | ResilientClient, pcm: AsyncIterable[bytes], window: _Window
     ) -> None:
-        seconds_per_byte = 1.0 / (SAMPLE_BYTES * self._sample_rate)
+        seconds_per_byte = 1.0 / (SAMPLE_BYTES * self.sample_rate)
         async for message in pcm:
             await window.room_for(len(message) * seconds_per_byte)
             await client.send(message)
