@@ -97,7 +97,8 @@ class StreamingCtc(nn.Module):
         blank_last = torch.cat([log_probs[:, :, 1:], log_probs[:, :, :1]], dim=2)
         states = torch.stack([after[f"gru{i}"] for i in range(channel.shape[1])], dim=1)  # (B, layers, H)
         rest = torch.cat([after[name].flatten(1) for name in ("conv0", "conv1", "lookahead")], dim=1)  # (B, E)
-        return blank_last, torch.div(length, 4, rounding_mode="floor"), states[:, :, None], _as_cache(rest), channel_len
+        frames = torch.div(length, 4, rounding_mode="floor")
+        return blank_last, frames, states[:, :, None], rest[:, None, None], channel_len  # (B, 1, 1, E) of the rest
 
     def _unpack(self, channel: Tensor, time: Tensor) -> State:
         c = self.network.config
@@ -110,10 +111,6 @@ class StreamingCtc(nn.Module):
             "lookahead": lookahead.reshape(-1, c.lookahead, c.hidden),
         }
         return state | {f"gru{i}": channel[:, i, 0] for i in range(c.layers)}
-
-
-def _as_cache(flat: Tensor) -> Tensor:
-    return flat[:, None, None]  # (B, 1, 1, E)
 
 
 def fresh_caches(network: Network, rows: int) -> tuple[Tensor, Tensor, Tensor]:

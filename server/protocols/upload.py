@@ -39,10 +39,6 @@ def _with_speakers(channel: Segmenter, words: Sequence[FormattedWord]) -> list[F
     ]
 
 
-def _of_voice(words: Sequence[FormattedWord]) -> list[FormattedWord]:
-    return [formatted for formatted in words if not others_in([formatted.word])]
-
-
 class Upload:
     """Feeds a recording to its session at the rate of the results, and collects the words."""
 
@@ -140,7 +136,8 @@ class Upload:
                 others = others_in([formatted.word for formatted in spoken])
                 assert channel.speakers is not None
                 channel.speakers.other_words += others
-                self._words[channel.index] = _of_voice(spoken) if rules.alone and others else spoken
+                alone = rules.alone and others
+                self._words[channel.index] = [one for one in spoken if not (alone and others_in([one.word]))]
         return self._words
 
     async def _decoded(self, result: Awaitable[T]) -> T:

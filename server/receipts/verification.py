@@ -169,7 +169,8 @@ def compare_finals(recorded: Recorded, replayed: Recorded) -> list[Difference]:
     theirs, ours = _by_channel(recorded.finals), _by_channel(replayed.finals)
     if recorded.closed is None:  # the stream was lost: the replay has finals for the audio that followed
         finals = Counter(_place(entry)[0] for entry in theirs)
-        ours = [entry for channel, count in finals.items() for entry in _first_of(ours, channel, count)]
+        by_channel = [([one for one in ours if _place(one)[0] == at], count) for at, count in finals.items()]
+        ours = [entry for entries, count in by_channel for entry in entries[:count]]
     for at, entry in enumerate(theirs):
         if at >= len(ours):
             return [Difference(Part.WORD, f"receipt {entry.receipt.number} has a final that the replay has not")]
@@ -179,10 +180,6 @@ def compare_finals(recorded: Recorded, replayed: Recorded) -> list[Difference]:
     if len(ours) > len(theirs):
         return [Difference(Part.WORD, "the replay has a final after the last one of the receipts")]
     return []
-
-
-def _first_of(finals: Sequence[Entry], channel: int, count: int) -> list[Entry]:
-    return [entry for entry in finals if _place(entry)[0] == channel][:count]
 
 
 def _by_channel(finals: Sequence[Entry]) -> list[Entry]:

@@ -14,13 +14,9 @@ from tests.support.deployment.chart import Manifest, RejectedValues, longest_dra
 from tests.support.deployment.chart_schema import KEY_FILES, TARGET
 from tests.support.needs import need_package
 
-
-def has_path(kind: Any) -> bool:
-    """Whether a type is a path, or a union with one."""
-    return kind is Path or Path in get_args(kind)
-
-
-PATHS = sorted(name for name, field in Settings.model_fields.items() if has_path(field.annotation))
+PATHS = sorted(
+    name for name, field in Settings.model_fields.items() if Path in (field.annotation, *get_args(field.annotation))
+)
 OF_KEYS = sorted(f"{name}_file" for name in KEY_FILES)
 
 

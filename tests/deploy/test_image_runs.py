@@ -104,10 +104,6 @@ class Container:
         """Return the lines of the log that are JSON."""
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
-    def stop_words(self) -> list[str]:
-        """Return a command line that sends the image's stop signal, and SIGKILL after the time of `--stop-timeout`."""
-        return self._engine.command("stop", self.name)
-
     def memory_peak(self) -> int:
         """Return the most memory that the container's control group has had, bytes, with its tmpfs."""
         groups = Path(f"/proc/{self.state['Pid']}/cgroup").read_text()
@@ -285,7 +281,7 @@ def test_on_another_processor_it_compiles_nothing_and_drains_on_sigterm(another:
         assert machine_code(another, "/tmp/machine-code") == machine_code(another, "/opt/tutti/machine-code")
         client.send(audio("yes"))
         started = time.monotonic()
-        stopping = subprocess.Popen(another.stop_words())
+        stopping = subprocess.Popen(another._engine.command("stop", another.name))
         rest, code, _ = client.rest()
     assert stopping.wait(timeout=WAIT_S) == 0
     assert time.monotonic() - started < DRAIN_S + CLOSES_S

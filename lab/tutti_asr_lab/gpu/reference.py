@@ -135,7 +135,8 @@ class ReferenceStep:
         cuts: list[int] | None = None,
     ) -> Tensor:  # fmt: skip
         """act(W x + b) of x (N, K) fp16 -> (N, M)."""
-        cuts = cuts or product_cuts(layer, is_head=layer is self.network.head)
+        depth, is_head = layer.in_features, layer is self.network.head
+        cuts = cuts or cut_points(depth, product_segments(layer.out_features, depth, whole=is_head))
         weight, bias = layer.weight.float(), layer.bias.float()
         return in_tiles(lambda tile: act(_segmented(tile, weight, cuts) + bias).to(out), x)
 
@@ -167,11 +168,6 @@ class ReferenceStep:
         for ahead in range(len(weight)):
             total = total + windows[:, :, ahead].float() * weight[ahead]
         return _normalize(total, self.network.norm)
-
-
-def product_cuts(layer: nn.Linear, *, is_head: bool) -> list[int]:
-    """Return the cut points along K of a layer's product."""
-    return cut_points(layer.in_features, product_segments(layer.out_features, layer.in_features, whole=is_head))
 
 
 def _segmented(x: Tensor, weight: Tensor, cuts: list[int]) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -81,7 +81,8 @@ def calibrate(
     spreads = fit_spreads(windows)
     # without `--out`, which would contain a local path
     command = shlex.join(["tutti", "calibrate", "--decoder", decoder, "--precision", precision, "--device", device])
-    provenance = _provenance(model, searched(model, decoder), command, others=others_of(windows.values()))
+    others = round(max(window.others_s for window in windows.values()) / WINDOW_S, 3)  # cores, at most in one window
+    provenance = _provenance(model, searched(model, decoder), command, others=others)
     flush_steps = round(short.rows / SHORT_STREAMS) - 1
     return Calibration(provenance, step_s, table, overheads, interference, spreads, flush_steps, passes)
 
@@ -126,11 +127,6 @@ def least_disturbed(measure: Callable[[], loopback.Window]) -> loopback.Window:
     while found[-1].others_s > QUIET * WINDOW_S and len(found) < TRIES:
         found.append(measure())
     return min(found, key=lambda window: window.others_s)
-
-
-def others_of(windows: Iterable[loopback.Window]) -> float:
-    """Return the cores that other programs took, at most in one window."""
-    return round(max(window.others_s for window in windows) / WINDOW_S, 3)
 
 
 def measure_rising_loads(load: Callable[[int], loopback.Window]) -> dict[int, loopback.Window]:

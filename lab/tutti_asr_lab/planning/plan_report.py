@@ -19,7 +19,8 @@ def provenance_line(device: Calibration) -> str:
     parts = [at.model, at.precision, at.decoder, at.hardware]
     parts += [f"{at.cores} cores, {at.threads} for compute"] if at.cores else []
     parts += [f"measured {at.date[:10]}"] if at.date else []
-    parts += ["optimistic: interference in the server not measured"] if at.date and not _interferes(device) else []
+    measured = device.interference.idle_s + device.interference.busy_s > 0
+    parts += ["optimistic: interference in the server not measured"] if at.date and not measured else []
     if at.others >= BUSY:
         parts += [f"other programs took {at.others:.1f} cores meanwhile: run tutti calibrate on your idle machine"]
     return "; ".join(part for part in parts if part)
@@ -86,10 +87,6 @@ def calibration_lines(device: Calibration) -> list[str]:
         f"  engine outside the step: {costs.engine_s * 1e6:.0f} µs per batch",
         f"  batches in the server take {longer} ms longer than in the engine alone (event loop idle to busy)",
     ]
-
-
-def _interferes(device: Calibration) -> bool:
-    return device.interference.idle_s + device.interference.busy_s > 0
 
 
 def _cells(point: Point) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from model.decoder import decoder_of
 from model.recordings import read_manifests, read_pcm
 from server.text.acknowledgements import only_acknowledges
 from tutti_asr_lab.training.synthesis.kokoro import ENGLISH
-from tutti_asr_lab.training.synthesis.voices import SAMPLE_RATE_HZ, Voice, random_neural_voice, random_voice, speak
+from tutti_asr_lab.training.synthesis.voices import SAMPLE_RATE_HZ, random_neural_voice, random_voice, speak
 
 SAID = ("uh-huh", "[[mh'@m]]", "[[h@m]]", "yeah", "yep", "yup", "okay", "all right", "oh, okay", "yeah, yeah",
         "okay okay", "uh-huh, uh-huh", "okay, yeah", "yeah okay")  # fmt: skip
@@ -62,7 +62,9 @@ def synthesize(out: Path, manifests: list[Path], count: int, seed: int, *, neura
         if rng.random() < 0.6:
             pcm += noise.normal(size=len(pcm)) * 10 ** (rng.uniform(-75, -45) / 20)
         soundfile.write(out / f"{number}.flac", pcm, SAMPLE_RATE_HZ, subtype="PCM_16")
-        rows.append({"audio": f"{number}.flac", "text": said, "ack": bool(number % 2), "speaker": _identity(voice),
+        name, espeak = voice.name, voice.engine == "espeak-ng"
+        identity = name.split("+")[-1] if espeak else name.partition(":")[0]  # what voices that sound alike share
+        rows.append({"audio": f"{number}.flac", "text": said, "ack": bool(number % 2), "speaker": identity,
                      "source": voice.engine})  # fmt: skip
     (out / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
@@ -75,11 +77,6 @@ def _piece(rng: Random, texts: list[list[str]]) -> str:
         piece = words[at : at + rng.randint(1, 3)]
         if not any(only_acknowledges([Word(word, 0.0, 0.0, 1.0)]) for word in piece):
             return " ".join(piece)
-
-
-def _identity(voice: Voice) -> str:
-    """Return what a voice shares with others that sound alike: espeak-ng's variant, or the first of a mixture."""
-    return voice.name.split("+")[-1] if voice.engine == "espeak-ng" else voice.name.partition(":")[0]
 
 
 def learn(manifests: list[Path], out: Path) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +15,7 @@ import pytest
 from loadtest.errors import BadSettings, ServerNotReady
 from loadtest.generator.level import Schedule
 from loadtest.generator.measures import LevelReport, ServerFigures
-from loadtest.generator.settings import LoadSettings
-from loadtest.measurement.report import Result
-from loadtest.measurement.run import Alongside, measure
+from loadtest.measurement.run import measure
 from loadtest.reports.criteria import unmet
 from tests.support.clients.fake_listen import FakeListen
 from tests.support.clients.loadtest_bench import level_by_period, settings, write_manifest
@@ -163,11 +162,8 @@ def test_a_short_run_writes_document_page_and_plot(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(noisy_neighbor, "ARRIVAL_S", 0.1)
     real = noisy_neighbor.measure
     small = settings(write_manifest(tmp_path))
-
-    def measured_small(asked: LoadSettings, alongside: Alongside) -> Result:
-        return real(replace(asked, manifest=small.manifest, drain_s=0.4, stream_s=None), alongside)
-
-    monkeypatch.setattr(noisy_neighbor, "measure", measured_small)
+    fields: Any = {"manifest": small.manifest, "drain_s": 0.4, "stream_s": None}
+    monkeypatch.setattr(noisy_neighbor, "measure", lambda asked, alongside: real(replace(asked, **fields), alongside))
     with FakeListen().in_thread() as server:
         plan = replace(SHORT, streams="1,2", processes=1, url=server.url)
         report = noisy_neighbor.play(plan)

@@ -40,15 +40,11 @@ def assert_alike(one: PhoneTrie, other: PhoneTrie) -> None:
         assert np.array_equal(mine, theirs)
 
 
-def forbid_making(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phones, "build_phones", lambda *_: pytest.fail("made anew"))
-
-
 @pytest.mark.usefixtures("every_trie_is_kept")
 def test_the_second_start_maps_the_file_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = PhoneLexicon.of_model(PHONES, LEXICON, toy_lm())
     first = PhoneLexicon.of_model(PHONES, LEXICON, toy_lm(), path_in(tmp_path))
-    forbid_making(monkeypatch)
+    monkeypatch.setattr(phones, "build_phones", lambda *_: pytest.fail("made anew"))
     second = PhoneLexicon.of_model(PHONES, LEXICON, toy_lm(), path_in(tmp_path))
     assert len(files(tmp_path)) == 1
     assert_alike(first.trie, made.trie)

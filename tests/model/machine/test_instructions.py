@@ -13,16 +13,11 @@ from model.machine.precision import multiplies_bf16, native_bf16
 from tests.support.processors import AVX2, has, is_x86
 
 
-def switched_to_avx2() -> bool:
-    """Return whether the variables of `make test-avx2` are set."""
-    return any(os.environ.get(name, "").lower() == value.lower() for name, value in AVX2.items())
-
-
 def test_this_run_uses_the_processor_level_of_its_variables() -> None:
     """If one of the two is set, both are, and torch, oneDNN and numba all obey them."""
     compiles_for = cpu_target.target_context.codegen().magic_tuple()[1]
     capability = torch.backends.cpu.get_cpu_capability()
-    if switched_to_avx2():
+    if any(os.environ.get(name, "").lower() == value.lower() for name, value in AVX2.items()):  # of `make test-avx2`
         assert is_x86(), "the variables change nothing on this processor: run `make test` alone"
         assert has("avx2"), "this processor lacks AVX2: run `make test` alone"
         assert {name: os.environ.get(name) for name in AVX2} == AVX2

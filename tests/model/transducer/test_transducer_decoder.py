@@ -14,12 +14,7 @@ TEXT = "bado kelu miro nasi"
 KINDS = ("zipformer2-transducer", "nemo-transducer")
 
 
-def confusing(*pairs):
-    """Pieces of the first texts that sound as those of the second ones."""
-    return {a: b for one, other in pairs for a, b in zip(pieces_of(one), pieces_of(other), strict=True)}
-
-
-CONFUSED = confusing(("kelu", "keru"))
+CONFUSED = dict(zip(pieces_of("kelu"), pieces_of("keru"), strict=True))  # pieces that sound as the second ones
 
 
 def test_a_key_term_replaces_a_piece_that_is_a_little_likelier_and_nothing_else():

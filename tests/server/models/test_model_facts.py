@@ -83,11 +83,6 @@ def decoded(model: LoadedModel, outputs: LogProbs) -> Decoded:
     return Decoded(model.name, model.languages, model.card, digests, model.decoder.take(state))
 
 
-def other_process() -> ProcessPoolExecutor:
-    """Return a pool of one process, which has nothing of this one's memory."""
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-
-
 def decoded_without(
     weights: Iterable[Path],
     facts: ModelFacts,
@@ -133,7 +128,7 @@ PUBLISHED = ["zipformer2-ctc", "t-one-ctc", "zipformer2-transducer", "nemo-trans
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with other_process() as pool:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield pool
 
 

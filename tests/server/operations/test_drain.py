@@ -19,16 +19,11 @@ from tests.support.servers.server_process import ServerProcess
 Start = Callable[..., LiveServer]
 
 
-def sigterm(server: LiveServer) -> None:
-    """Deliver SIGTERM to the server."""
-    server.server.handle_exit(signal.SIGTERM, None)
-
-
 def test_drain_refuses_new_sessions_and_lets_open_ones_finish(live_server: Start) -> None:
     server = live_server(drain_timeout_s=20.0)
     with server.listen() as client:
         client.send(spell("to the"))
-        sigterm(server)
+        server.server.handle_exit(signal.SIGTERM, None)
         assert server.http.get("/readyz").status_code == 503
         assert server.http.get("/healthz").status_code == 200
         assert server.metric("tutti_sessions_draining") == 1
@@ -59,7 +54,7 @@ def test_an_upload_is_answered_within_the_drain_and_the_next_is_refused(
     with ThreadPoolExecutor(1) as pool:
         sent = pool.submit(post)
         model.wait_inside()
-        sigterm(server)
+        server.server.handle_exit(signal.SIGTERM, None)
         refused = post() if status == 200 else sent.result(WAIT_S)
         model.open()
     assert sent.result().status_code == status

@@ -14,14 +14,11 @@ FEW = 40
 """Descriptors of a front end, half of which it needs for itself."""
 
 
-def limit_of(pid: int) -> tuple[int, int]:
-    return resource.prlimit(pid, resource.RLIMIT_NOFILE)
-
-
 def test_handshakes_metrics_and_the_end_work_after_a_shortage_of_descriptors(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with FrontEnds(2, log=log) as server:
-        before = {process.pid: limit_of(process.pid) for process in server.processes(FRONT_END)}
+        pids = [process.pid for process in server.processes(FRONT_END)]
+        before = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in pids}
         assert all(soft == hard for soft, hard in before.values()), "a front end takes all that it may"
         for pid, (_, hard) in before.items():
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (FEW, hard))

@@ -66,14 +66,10 @@ def test_the_order_of_records_and_files_does_not_matter(seed: int) -> None:
         sent_s = max(sent_s, begun_s)
         from_s = dice.uniform(0.0, sent_s)  # of the last ticket
     expected = totals(records, "day")
-    assert total_of_all(expected) == pytest.approx(sent_s, abs=1e-4)
+    assert sum(figures[1] for figures in expected.values()) == pytest.approx(sent_s, abs=1e-4)
     dice.shuffle(records)
     doubled = records + records[: dice.randint(0, len(records))]
     assert totals(doubled, "day") == expected
-
-
-def total_of_all(rows: dict[tuple[str, ...], tuple[Any, ...]]) -> float:
-    return sum(figures[1] for figures in rows.values())
 
 
 def test_audio_counts_on_the_day_on_which_it_was_received() -> None:

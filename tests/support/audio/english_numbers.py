@@ -57,8 +57,4 @@ def read_out(digits: str, rng: Random) -> list[str]:
 def digit_words(words: Sequence[str]) -> int:
     """Return how many words say digits or contain some; labels such as [NUMBER_1] are none."""
     plain = [word.strip(".,?!").casefold() for word in words if not word.startswith("[")]
-    return sum(_says_digit(word) for word in plain)
-
-
-def _says_digit(word: str) -> bool:
-    return any(piece in DIGIT_WORDS for piece in word.split("-")) or any(map(str.isdigit, word))
+    return sum(not DIGIT_WORDS.isdisjoint(word.split("-")) or any(map(str.isdigit, word)) for word in plain)

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
-from websockets.asyncio.server import Request, Response, Server, ServerConnection, serve
+from websockets.asyncio.server import Request, Response, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.clients.in_thread import in_thread
@@ -87,7 +87,7 @@ class FakeListen:
     async def running(self, port: int = 0) -> AsyncIterator[FakeListen]:
         """Serve on a free loopback port."""
         async with serve(self._talk, "127.0.0.1", port, compression=None, process_request=self._admit) as server:
-            self.port = _port_of(server)
+            self.port = int(next(iter(server.sockets)).getsockname()[1])
             yield self
 
     def in_thread(self) -> AbstractContextManager[FakeListen]:
@@ -205,10 +205,6 @@ class _Stream:
         await self._connection.send('{"type":"SomethingNew","x":1}')
         await self._connection.send('{"type":"Metadata","request_id":"r","duration":1.0,"channels":1}')
         await self._connection.close(1000)
-
-
-def _port_of(server: Server) -> int:
-    return int(next(iter(server.sockets)).getsockname()[1])
 
 
 async def _forever(port: int) -> None:

@@ -147,7 +147,8 @@ def read_example(module: Any, words: list[str], *, whole: bool) -> None:
 def read(command: Any, words: list[str], *, whole: bool) -> None:
     """Read arguments by a command of typer. Raises: Unparsed."""
     command = deepcopy(command)
-    valued = {name: each for each in command.params if _takes_value(each) for name in each.opts}
+    options = [one for one in command.params if one.param_type_name == "option" and not one.is_flag]
+    valued = {name: option for option in options for name in option.opts}
     if not whole:
         for parameter in command.params:
             parameter.required = False
@@ -182,10 +183,6 @@ def _check_settings(context: Any) -> None:
         if name in Settings.model_fields and value not in (None, [], ())
     }
     Settings(**given)
-
-
-def _takes_value(parameter: Any) -> bool:
-    return parameter.param_type_name == "option" and not parameter.is_flag
 
 
 def repository_paths(words: list[str]) -> Iterator[str]:

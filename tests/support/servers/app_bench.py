@@ -25,10 +25,8 @@ class AppBench:
     @property
     def refused(self) -> float:
         """Number of requests refused so far."""
-        return sum(sample.value for sample in self._rejected() if sample.name.endswith("_total"))
-
-    def _rejected(self) -> Any:
-        return (sample for metric in self.replica.metrics.rejected.collect() for sample in metric.samples)
+        samples = [sample for metric in self.replica.metrics.rejected.collect() for sample in metric.samples]
+        return sum(sample.value for sample in samples if sample.name.endswith("_total"))
 
     def request(self, method: str, target: str, **options: Any) -> httpx.Response:
         """Return the answer to an HTTP request."""

@@ -63,7 +63,8 @@ def learn(said: Mapping[str, Phones], report: Report) -> tuple[dict[str, Pronunc
 
     Raises: LexiconError.
     """
-    numerals = {word: phones[len(_ROMAN) :] for word, phones in said.items() if _is_numeral(word, phones)}
+    roman = {word: phones[len(_ROMAN) :] for word, phones in said.items() if phones[: len(_ROMAN)] == _ROMAN}
+    numerals = {word: phones for word, phones in roman.items() if phones and _NUMERAL.fullmatch(word)}  # "xi": eleven
     rest = {word: said[word] for word in sorted(said.keys() - numerals.keys())}
     kept = {word: phones for word, phones in rest.items() if phones and PHONES.issuperset(phones)}
     if not kept:
@@ -75,11 +76,6 @@ def learn(said: Mapping[str, Phones], report: Report) -> tuple[dict[str, Pronunc
     ruled = {word: rules.pronounce(word) for word in rest.keys() - kept.keys()}
     first = kept | numerals | {word: phones for word, phones in ruled.items() if phones}
     return {word: (phones,) for word, phones in first.items()}, rules
-
-
-def _is_numeral(word: str, phones: Phones) -> bool:
-    """Whether espeak-ng reads a word as a Roman numeral: "xi" as "Roman eleven"."""
-    return _NUMERAL.fullmatch(word) is not None and phones[: len(_ROMAN)] == _ROMAN and len(phones) > len(_ROMAN)
 
 
 def measure(aligned: Mapping[str, Alignment]) -> Accuracy:

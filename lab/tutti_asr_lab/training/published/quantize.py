@@ -130,7 +130,9 @@ def quantize(
         report |= {"least_snr_db": round(kept[0].snr_db, 1), **released}
         left_out = [name for name in names if name not in chosen_scales]
         current = Quantized(replace(scales, left_out=left_out, report=report), report)
-        announce(f"  symbols {report['equal_symbols']:.2%} equal, {_differing_words(report)}")
+        words = report["words"]
+        differing = f"{report['wer_to_floats']:.2%} of {words} words differ" if words else "no words"
+        announce(f"  symbols {report['equal_symbols']:.2%} equal, {differing}")
         if best is None or current.acceptable or report["wer_to_floats"] <= WORTH * best.report["wer_to_floats"]:
             best = current
         if current.acceptable:
@@ -164,10 +166,6 @@ def _check_sound(recordings: Sequence[NDArray[np.int16]], sample_rate: int) -> N
             f"the recordings have {sound_s:.1f} s of sound above {QUIET_DBFS:.0f} dBFS; 8-bit scales need at least "
             f"{LEAST_SOUND_S:.0f} s of speech"
         )
-
-
-def _differing_words(report: Mapping[str, Any]) -> str:
-    return f"{report['wer_to_floats']:.2%} of {report['words']} words differ" if report["words"] else "no words"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +146,8 @@ class Judge:
     def _score(self, name: str, network: Network) -> Figures:
         if not self._held_out:
             return {}
-        progress = partial(_report_progress, self._announce, name, len(self._held_out))
-        log_probs = log_probs_of(network, self._recordings, progress)
+        of = f"of {len(self._held_out)} recordings done"
+        log_probs = log_probs_of(network, self._recordings, lambda done: self._announce(f"{name}: {done} {of}"))
         outputs = list(map(RecordingOutput, self._held_out, log_probs))
         with ThreadPoolExecutor() as executor:
             return {key: report(decode(each, outputs, executor)) for key, each in self._decoders.items()}
@@ -198,10 +197,6 @@ def divergence(network: Network, quantized: QuantizedNetwork, pcm: Tensor) -> fl
         exact, seen = (each(rows, each.fresh_state(len(rows)))[0] for each in (network.eval(), simulated))
         total += float((exact.exp() * (exact - seen)).sum(-1).mean(-1).sum())  # of (B, T, outputs)
     return total / len(pcm)
-
-
-def _report_progress(announce: Announce, name: str, of: int, done: int) -> None:
-    announce(f"{name}: {done} of {of} recordings done")
 
 
 def _with_facts(quantized: QuantizedNetwork, facts: dict[str, Any]) -> QuantizedNetwork:

@@ -1,5 +1,6 @@
 """Beam search over word pieces: where it differs from one over letters, and errors."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,11 +40,7 @@ def test_pieces_of_one_letter_give_what_characters_give_to_the_bit(seed, beams, 
         other.advance([state], moved[None])
         words, stable, counts = seen(plain, wanted)
         assert seen(other, state)[1:] == (stable, counts)
-        assert other.words(state) == tuple(_with(word, fold) for word in words)
-
-
-def _with(word, fold):
-    return type(word)(fold(word.text), word.start_s, word.end_s, word.confidence)
+        assert other.words(state) == tuple(msgspec.structs.replace(word, text=fold(word.text)) for word in words)
 
 
 def test_a_word_is_stable_once_the_next_has_begun_in_all_hypotheses():
