@@ -3,37 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
+from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
 from tutti_asr_lab.training.acoustic.telephone import LAWS, through_line
 
 Samples = NDArray[np.float32]
+AtLeast0 = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
     """Strengths of augmentations: probabilities unless named with a unit. Chosen by ear and on `dev` (model card)."""
 
-    speed: float = 0.6
-    speed_range: float = 0.15  # factors 0.85 to 1.15 (Ko et al. 2015 use 0.9 to 1.1)
-    room: float = 0.1
-    noise: float = 0.4
+    speed: Share = 0.6
+    speed_range: Annotated[float, Meta(ge=0, lt=1)] = 0.15  # factors 0.85 to 1.15 (Ko et al. 2015 use 0.9 to 1.1)
+    room: Share = 0.1
+    noise: Share = 0.4
     noise_snr_db: tuple[float, float] = (3.0, 30.0)
-    telephone: float = 0.15
-    telephone_band: float = 0.5  # of the telephone lines; the others carry all of 0 to 4 kHz
-    telephone_low_hz: tuple[float, float] = (50.0, 300.0)  # edges of the band
-    telephone_high_hz: tuple[float, float] = (3_400.0, 3_900.0)
+    telephone: Share = 0.15
+    telephone_band: Share = 0.5  # of the telephone lines; the others carry all of 0 to 4 kHz
+    telephone_low_hz: tuple[AtLeast0, AtLeast0] = (50.0, 300.0)  # edges of the band
+    telephone_high_hz: tuple[AtLeast0, AtLeast0] = (3_400.0, 3_900.0)
     gain_db: tuple[float, float] = (-20.0, 4.0)
-    lead_s: float = 0.4  # most silence before the speech
-    frequency_masks: int = 2
-    frequency_mask_bins: int = 15
-    time_masks: int = 2
-    time_mask_share: float = 0.06  # of the utterance, at most, for each mask
+    lead_s: AtLeast0 = 0.4  # most silence before the speech
+    frequency_masks: Count = 2
+    frequency_mask_bins: Count = 15
+    time_masks: Count = 2
+    time_mask_share: Share = 0.06  # of the utterance, at most, for each mask
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError for a range that is not in order."""
+        for name, value in asdict(self).items():
+            if isinstance(value, tuple) and value[0] > value[1]:
+                raise ValueError(f"{name} {value[0]:g}, {value[1]:g}: the first must not exceed the second")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,62 +4,62 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
 
 from model.config import ModelConfig
 from model.errors import TrainingError
 from model.text.files import read_text
 from tutti_asr_lab.gpu.training import RECURRENCES
-from tutti_asr_lab.training.acoustic.augment import Augmentation
+from tutti_asr_lab.training.acoustic.augment import AtLeast0, Augmentation, Count, Share
 from tutti_asr_lab.training.acoustic.optimizer.precision import CHOICES
 from tutti_asr_lab.training.acoustic.parallel.all_reduce import is_power_of_two
 
 RECIPES = Path(__file__).parent / "recipes"
+AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
+Below1 = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Hyperparameters of a run. Seconds are of audio; learning rates are peaks. Stored in the checkpoint."""
 
-    updates: int = 3_500  # length of the schedule
-    stop: int | None = None  # update after which to stop before the schedule ends, to continue with another recipe
-    micro_batch_s: float = 200.0  # audio of one forward and backward pass, including padding
+    updates: AtLeast1 = 3_500  # length of the schedule
+    stop: AtLeast1 | None = None  # update after which to stop before the schedule ends, to continue with another recipe
+    micro_batch_s: Positive = 200.0  # audio of one forward and backward pass, including padding
     micro_batches: int = 2  # per update, 1, 2, 4, …: their gradients are added; processes share them
     precision: str = "auto"  # of matrix products: auto, fp32, bf16, fp16
     recurrence: str = "auto"  # kernels of the GRU layers on a GPU: auto, persistent, torch
-    matrix_lr: float = 2e-3
-    vector_lr: float = 2e-3
-    weight_decay: float = 0.05
-    warmup: int = 150
-    decay: float = 0.7  # fraction of the updates over which the learning rates fall to zero
-    dropout: float = 0.0
-    phone_weight: float = 0.0  # weight of the phones in the loss; 0 = no phone outputs
-    denominator: float = 0.0  # weight of the probability of all label sequences, below 1; 0 = plain CTC
-    denominator_order: int = 4  # order of the n-gram of labels
-    denominator_states: int = 3_000  # number of its contexts
+    matrix_lr: AtLeast0 = 2e-3
+    vector_lr: AtLeast0 = 2e-3
+    weight_decay: AtLeast0 = 0.05
+    warmup: Count = 150
+    decay: Share = 0.7  # fraction of the updates over which the learning rates fall to zero
+    dropout: Below1 = 0.0
+    phone_weight: Share = 0.0  # weight of the phones in the loss; 0 = no phone outputs
+    denominator: Below1 = 0.0  # weight of the probability of all label sequences, below 1; 0 = plain CTC
+    denominator_order: AtLeast1 = 4  # order of the n-gram of labels
+    denominator_states: AtLeast1 = 3_000  # number of its contexts
     denominator_letters: bool = True  # whether letters have a denominator too if the network has phone outputs
-    denominator_from: int = 0  # updates of plain CTC before it is added; random weights need some
-    distillation: float = 0.0  # weight of the divergence from the teachers in the loss; 0 = no teachers
-    moving_average: float = 0.0  # decay of the averaged weights per update; 0 = the last weights
-    clip_norm: float = 1.0
-    seed: int = 1
-    speaker_cap: int = 120  # utterances per speaker and epoch, in sources with five speakers or more
-    weights: dict[str, float] = field(default_factory=dict)  # repetitions by source; 1 if not listed
+    denominator_from: Count = 0  # updates of plain CTC before it is added; random weights need some
+    distillation: Share = 0.0  # weight of the divergence from the teachers in the loss; 0 = no teachers
+    moving_average: Below1 = 0.0  # decay of the averaged weights per update; 0 = the last weights
+    clip_norm: Positive = 1.0
+    seed: Count = 1
+    speaker_cap: AtLeast1 = 120  # utterances per speaker and epoch, in sources with five speakers or more
+    weights: dict[str, AtLeast0] = field(default_factory=dict)  # repetitions by source; 1 if not listed
     augmentation: Augmentation = field(default_factory=Augmentation)
 
     def __post_init__(self) -> None:
         """Check the values. Raises: ValueError."""
+        _check(Recipe, dataclasses.asdict(self))
         if not is_power_of_two(self.micro_batches):
             raise ValueError(f"micro_batches {self.micro_batches} is not a power of two: 1, 2, 4, …")
-        for name in ("denominator", "moving_average"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name):g} must be at least 0 and less than 1")
-        if not 0 <= self.distillation <= 1:
-            raise ValueError(f"distillation {self.distillation:g} must be between 0 and 1")
         if self.precision not in CHOICES:
             raise ValueError(f"precision {self.precision!r} is not one of {', '.join(CHOICES)}")
         if self.recurrence not in RECURRENCES:
@@ -109,28 +109,26 @@ def section(values: Any, name: str, kind: type[Any] | None) -> dict[str, Any]:
     """Check a JSON object against the fields of `kind`; lists become tuples. Raises: ValueError with the wrong key."""
     if not isinstance(values, dict):
         raise ValueError(f"{name} must be a JSON object, not {_shown(values)}")  # noqa: TRY004 - an error in a file
-    fields = {} if kind is None else {each.name: each for each in dataclasses.fields(kind)}
-    known = tuple(fields) or ("model", "recipe")
-    for key, value in values.items():
+    known = ("model", "recipe") if kind is None else tuple(item.name for item in dataclasses.fields(kind))
+    for key in values:
         if key not in known:
             near = get_close_matches(key, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"{key!r} is not a key of {name}{hint} Valid keys: {', '.join(known)}")
-        default = fields[key].default if key in fields else dataclasses.MISSING
-        if default is not dataclasses.MISSING and not _is_alike(value, default):
-            raise ValueError(f"{key}: {_shown(value)} does not have the type of the default, {_shown(default)}")
+    if kind is not None:
+        _check(kind, values)
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
-def _is_alike(value: Any, default: Any) -> bool:
-    """Whether a JSON value has the type of a default; a default of None is an optional integer."""
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and isinstance(default, bool)
-    if isinstance(default, float):
-        return isinstance(value, (int, float)) and math.isfinite(value)
-    if default is None:
-        return value is None or isinstance(value, int)
-    return isinstance(value, (list, tuple) if isinstance(default, tuple) else type(default))
+def _check(kind: type[Any], values: dict[str, Any]) -> None:
+    """Check JSON values against the annotations of the fields, which have their ranges. Raises: ValueError."""
+    types = get_type_hints(kind, include_extras=True)
+    for key, value in values.items():
+        try:
+            json.dumps(value, allow_nan=False)
+            msgspec.convert(value, types[key])
+        except ValueError as error:
+            raise ValueError(f"{key}: {_shown(value)} is not valid: {error}") from error
 
 
 def _shown(value: Any) -> str:

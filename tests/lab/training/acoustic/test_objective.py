@@ -12,7 +12,7 @@ from tutti_asr_lab.training.acoustic.averaging import MovingAverage
 from tutti_asr_lab.training.acoustic.data.batches import Batch, Targets
 from tutti_asr_lab.training.acoustic.losses.ctc import ctc_loss
 from tutti_asr_lab.training.acoustic.objective import Objective
-from tutti_asr_lab.training.acoustic.recipe import Recipe
+from tutti_asr_lab.training.acoustic.recipe import Recipe, recipe_of
 
 TEXTS = [[1, 2, 3], [2, 4]]
 PHONES = [[1, 2], [3]]
@@ -102,7 +102,13 @@ def test_the_average_soon_forgets_random_weights_and_equals_the_weights_without_
     assert torch.equal(none.network.head.weight, network.head.weight)
 
 
-@pytest.mark.parametrize("values", [{"denominator": 1.0}, {"moving_average": 1.0}])
-def test_recipes_with_invalid_values_are_refused(values):
-    with pytest.raises(ValueError, match=r"denominator|moving_average"):
-        Recipe(**values)
+NUMBERS = [name for name, value in Recipe().to_dict().items() if type(value) in (int, float)]
+IMPOSSIBLE = [*(pair for name in NUMBERS for pair in ((name, -1), (name, float("nan")))), ("weights", {"tones": -1})]
+IMPOSSIBLE += [("denominator", 1.0), ("moving_average", 1.0), ("dropout", 1.0), ("decay", 1.5), ("noise", 1.01)]
+IMPOSSIBLE += [("lead_s", -0.1), ("gain_db", [4, -20]), ("noise_snr_db", [3]), ("room", True)]
+
+
+@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
+def test_recipes_with_invalid_values_are_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        _ = Recipe(**{name: value}) if hasattr(Recipe(), name) else recipe_of({"augmentation": {name: value}})

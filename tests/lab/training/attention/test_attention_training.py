@@ -89,7 +89,7 @@ def test_another_recipe_does_not_resume(corpus):
         ("[]", "not a recipe of fine-tuning"),
         ('{"head": 1}', "'head' is not a key"),
         ('{"model": {"widht": 1}}', "did you mean 'width'"),
-        ('{"recipe": {"updates": "many"}}', "type of the default"),
+        ('{"recipe": {"updates": "many"}}', "Expected `int`"),
     ],
 )
 def test_a_wrong_recipe_is_refused_by_its_key(tmp_path, content, message):
