@@ -70,7 +70,7 @@ class Snapshots:
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Lock the folder against other runs while this context is open.
+    """Lock the folder against other runs while this context is open; remove it if it has nothing else at the end.
 
     Raises: TrainingError if another run has the lock, or if the folder cannot be created.
     """
@@ -82,7 +82,12 @@ def exclusive(folder: Path) -> Iterator[None]:
             raise TrainingError(f"another run writes to {folder}: stop it first, or use another --out") from error
         except OSError as error:
             raise TrainingError(f"cannot write to {folder}: {error.strerror}") from error
-        yield
+        try:
+            yield
+        finally:
+            if [path.name for path in folder.iterdir()] == ["lock"]:
+                (folder / "lock").unlink()
+                folder.rmdir()
 
 
 def read(path: Path) -> bytes:

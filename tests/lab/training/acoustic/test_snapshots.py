@@ -94,8 +94,10 @@ def test_a_second_run_in_one_folder_is_refused_until_the_first_one_has_ended(tmp
     folder = tmp_path / "model.run"
     with exclusive(folder), pytest.raises(TrainingError, match=r"another run.*model\.run.*--out"), exclusive(folder):
         pytest.fail("both write there")
+    assert not folder.exists(), "it has nothing but the lock"
     with exclusive(folder):
-        pass
+        saved(folder, 1)
+    assert names(folder) == ["lock", "update-00000001.snapshot"]
 
 
 def test_a_folder_that_cannot_be_created_is_refused_before_the_run(tmp_path):

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import resource_tracker
 from threading import Event
 
 import torch
@@ -27,6 +28,7 @@ from tutti_asr_lab.training.acoustic.parallel.heartbeat import ANSWERED_S, BEAT_
 from tutti_asr_lab.training.acoustic.parallel.team import Team
 
 EXIT_INTERRUPTED = 130  # as in a shell: 128 + SIGINT
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 2.0  # for the other processes to end after one failed, and again before they are killed
 MEET_S = 1_800.0  # longest wait for processes that still read audio, or for the one that draws the plot
 Work = Callable[[Team, Event], bool]  # returns whether it was interrupted
@@ -86,9 +88,12 @@ def run(size: int, work: Work) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{folder}/meeting"
+        resource_tracker.ensure_running()  # its start would unblock the signals
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)  # in the processes until `interruptible`
         context = spawn(_member, (size, meeting, work), nprocs=size, join=False)  # type: ignore[no-untyped-call]
         while True:
             try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
                 if context.join(grace_period=GRACE_S):
                     return
             except KeyboardInterrupt:  # the processes received the signal too, and stop at the same update
@@ -124,7 +129,8 @@ def join(place: Place, work: Work) -> None:
 
 def _member(rank: int, size: int, meeting: str, work: Work) -> None:
     """Entry point of a process started here; its exit status reports an interruption to the parent."""
-    with one_thread(), interruptible() as stop:
+    interrupted = True  # also by a second signal
+    with contextlib.suppress(KeyboardInterrupt), one_thread(), interruptible() as stop:
         limit = timedelta(seconds=MEET_S)
         distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=limit)
         interrupted = _work_together(Place(rank, size, rank, "127.0.0.1"), work, stop)
@@ -174,7 +180,7 @@ def interruptible() -> Iterator[Event]:
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in INTERRUPTS}
 
     def ask(number: int, _: object) -> None:
         asked.set()
@@ -183,6 +189,7 @@ def interruptible() -> Iterator[Event]:
     for number in before:
         signal.signal(number, ask)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
         yield asked
     finally:
         for number, handler in before.items():

@@ -114,6 +114,25 @@ def _stop(folder: Path, team: Team, stop: launch.Event) -> bool:
     return asked
 
 
+class _Early:
+    """Work that is interrupted when a process reads it, before `interruptible`, as by Ctrl-C while it imports."""
+
+    def __getstate__(self) -> int:
+        return signal.SIGINT
+
+    def __setstate__(self, number: int) -> None:
+        signal.raise_signal(number)
+
+    def __call__(self, team: Team, stop: launch.Event) -> bool:
+        return all(team.objects(stop.is_set()))
+
+
+def _stop_twice(team: Team, _: object) -> bool:
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    return False
+
+
 def _break(team: Team, _: object) -> bool:
     raise ValueError(f"process {team.rank} broke")
 
@@ -134,6 +153,13 @@ def test_an_interruption_of_one_process_interrupts_the_run_after_all_have_ended(
     with pytest.raises(KeyboardInterrupt):
         launch.run(2, partial(_stop, tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+@pytest.mark.parametrize("work", [_Early(), _stop_twice])
+def test_an_interruption_before_the_start_or_a_second_one_is_an_interruption(work, capfd):
+    with pytest.raises(KeyboardInterrupt):
+        launch.run(2, work)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_an_error_in_a_process_ends_the_run():
