@@ -17,6 +17,7 @@ from loadtest.reports.pages import number
 from loadtest.rulers.settings import Ruler
 
 PERCENTILES = (50, 95, 99)
+OCCASIONAL = ("taken-back",)  # figures of events that need not occur
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -72,7 +73,8 @@ def figure(name: str, starts: str, ends: str, seconds: Sequence[float]) -> Figur
 def faults(level: RulerLevel) -> list[str]:
     """Return the faults of a level; empty if its figures are valid."""
     missing = [f"{level.failed} recordings without a measurement"] if level.failed else []
-    return missing + [f"{measured.name}: nothing was measured" for measured in level.figures if not measured.count]
+    empty = [one for one in level.figures if not one.count and one.name not in OCCASIONAL]
+    return missing + [f"{one.name}: nothing was measured from {one.starts} to {one.ends}" for one in empty]
 
 
 COLUMNS = ("streams", "figure", "starts at", "ends at", "p50", "p95", "p99", "max", "mean", "count")

@@ -13,7 +13,6 @@ import typer
 import uvloop
 from rich.console import Console
 
-from loadtest.errors import BadSettings
 from loadtest.generator.connection import Dialer
 from loadtest.program import EXIT_BAD, EXIT_OK, exit_code
 from loadtest.reports import environment
@@ -48,8 +47,6 @@ def run_ruler(settings: RulerSettings, *, as_json: bool = False, as_csv: bool = 
 
 def _run_and_report(settings: RulerSettings, console: Console, *, as_json: bool, as_csv: bool) -> int:
     if settings.ruler is Ruler.TURNS:
-        if as_csv:
-            raise BadSettings("--csv: not available with --ruler turns; use --json")
         return run_turns(settings, console, as_json=as_json)
     document = measure(settings, console.print)
     report.print_table(document, console)

@@ -29,22 +29,18 @@ def fail(error: Exception | str, *, status: int = EXIT_FAILED) -> NoReturn:
     from server.settings import Settings
 
     setting, colon, problem = str(error).partition(": ")
-    _say(f"{spelled(setting)}: {problem}" if colon and setting in Settings.model_fields else str(error))
+    complain(f"{spelled(setting)}: {problem}" if colon and setting in Settings.model_fields else str(error))
     raise typer.Exit(status) from (error if isinstance(error, Exception) else None)
 
 
 def refuse(problem: Exception | str) -> NoReturn:
     """Exit with status 2 (wrong usage) and the problem in one line."""
-    _say(str(problem))
+    complain(str(problem))
     raise typer.Exit(EXIT_USAGE) from (problem if isinstance(problem, Exception) else None)
 
 
 def complain(problem: str) -> None:
-    """Print a problem and continue."""
-    _say(problem)
-
-
-def _say(problem: str) -> None:
+    """Print a problem in one line and continue."""
     typer.echo(f"tutti: {' '.join(problem.split())}", err=True)
 
 
@@ -55,10 +51,16 @@ def bad_option(option: str, value: object, problem: str) -> typer.BadParameter:
 
 def given_options(context: typer.Context, names: Collection[str]) -> Iterator[str]:
     """Yield the options of these parameters that stand on the command line, in the order of the command."""
-    for name in (name for name in context.params if name in names):
-        source = context.get_parameter_source(name)
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "") if parameter.name in names else None
         if source is not None and source.name == "COMMANDLINE":
-            yield f"--{name.removeprefix('as_').replace('_', '-')}"
+            yield parameter.opts[0]
+
+
+def refuse_ignored(context: typer.Context, names: Collection[str], why: str) -> None:
+    """Exit with status 2 if an option of these parameters stands on the command line: the command would ignore it."""
+    for option in given_options(context, names):
+        refuse(f"{option}: {why}")
 
 
 def shorten(value: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server.cli.errors import EXIT_INTERRUPTED, bad_option, fail
+from server.cli.errors import EXIT_INTERRUPTED, bad_option, fail, refuse_ignored
 from server.cli.options import (
     DeviceSetting,
     FinalsOption,
@@ -25,14 +25,18 @@ from server.cli.options import (
     UrlOption,
     announce_compilation,
     model_for,
+    one_of,
     settings_from,
 )
 
 if TYPE_CHECKING:
     from server.settings import Settings
 
+OF_THIS_PROCESS = ("precision", "decoder", "beams", "lm", "grammars", "codec", "against", "model", "device")
+
 
 def evaluate(
+    context: typer.Context,
     *,
     manifest: ManifestOption,
     precision: Annotated[
@@ -69,7 +73,10 @@ def evaluate(
         ),
     ] = False,
     interim_stability: Annotated[
-        str | None, typer.Option(help="Which words partial results have: low or high. Default: low.")
+        str | None,
+        typer.Option(
+            help="With --partials: which words they have, low or high. Default: low.", callback=one_of("low", "high")
+        ),
     ] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
@@ -100,23 +107,25 @@ def evaluate(
     from server.tools.evaluate import EvaluationFailed
     from server.tools.evaluate_runs import Asked, run_local, run_remote
 
+    if url is None:
+        refuse_ignored(context, ["api_key"], "needs --url")
+    else:
+        refuse_ignored(context, OF_THIS_PROCESS, "cannot be combined with --url; the server determines it")
+    if not partials:
+        refuse_ignored(context, ["interim_stability"], "needs --partials")
     check_installed(normalize.value)
-    query: dict[str, Any] = {"keyterm": tuple(keyterm or ())}
-    query |= {"grammar": grammar} if grammar else {}
-    query |= {"finals": finals} if finals else {}
-    query |= {"interim_stability": interim_stability} if interim_stability else {}
-    query |= {"language": language} if language and url is not None else {}
+    query: dict[str, Any] = {"grammar": grammar, "finals": finals, "interim_stability": interim_stability}
+    query |= {"keyterm": tuple(keyterm or ()), "language": url and language}
+    query = {name: value for name, value in query.items() if value}
     options = Asked(
         *(manifest, concurrency, query, texts, partials, as_json, _codecs(codec), part.value, normalize.value),
         against=_whisper_folder(against),
         language=language,
     )
     ours: dict[str, Any] = {"precision": precision, "decoder": decoder, "beams": beams, "lm": lm, "device": device}
-    ours |= {"model": model_for(language, model)}
-    ours |= {"grammars": grammars}
+    ours |= {"model": model_for(language, model), "grammars": grammars}
     try:
         if url is not None:
-            _refuse({**ours, "codec": codec, "against": against})
             run_remote(options, url, api_key)
         else:
             announce_compilation()
@@ -166,10 +175,3 @@ def _whisper_folder(against: str | None) -> Path | None:
         return None if against is None else folder_of(against)
     except ValueError as error:
         raise bad_option("--against", against, str(error)) from None
-
-
-def _refuse(options: dict[str, Any]) -> None:
-    """Reject options that the running server determines. Raises: typer.BadParameter."""
-    refused = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
-    if refused:
-        raise typer.BadParameter(f"{', '.join(refused)}: cannot be combined with --url; the server determines it")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.errors import bad_option, given_options, refuse
+from server.cli.errors import bad_option, refuse, refuse_ignored
 from server.cli.options import (
     DeviceOption,
     JsonOption,
@@ -86,8 +86,14 @@ def loadtest(
     from loadtest.rulers.run import run_ruler
     from loadtest.rulers.settings import RECORDINGS, STREAMS, Ruler, RulerSettings
 
-    for option in given_options(context, ONLY_OF_RULERS if ruler is None else NOT_OF_RULERS):
-        refuse(f"{option}: {'needs' if ruler is None else 'cannot be combined with'} --ruler")
+    if ruler is None:
+        refuse_ignored(context, ONLY_OF_RULERS, "needs --ruler")
+    else:
+        refuse_ignored(context, NOT_OF_RULERS, "cannot be combined with --ruler")
+    if ruler == "turns":
+        refuse_ignored(context, ["as_csv"], "not available with --ruler turns; use --json")
+    elif as_csv:
+        refuse_ignored(context, ["as_json"], "cannot be combined with --csv; leave one of them out")
     try:
         if ruler is not None:
             of_ruler = RulerSettings(

@@ -276,7 +276,8 @@ FinalsOption = Annotated[
     str | None,
     typer.Option(
         help="fast; context: the network computes each finished segment once more, as a whole; or accurate: a larger "
-        "network reads it, too. Default: accurate for recordings; context for live audio, and in tutti evaluate."
+        "network reads it, too. Default: accurate for recordings; context for live audio, and in tutti evaluate.",
+        callback=one_of("fast", "context", "accurate"),
     ),
 ]
 UrlOption = Annotated[str | None, typer.Option(help="Running server, e.g. ws://127.0.0.1:8080.", callback=server_url)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from server.cli.errors import complain, fail, given_options, refuse, shorten
+from server.cli.errors import complain, fail, refuse, refuse_ignored, shorten
 from server.cli.options import (
     BeamsOption,
     DecoderOption,
@@ -195,6 +195,7 @@ def listen(
     chosen = int(source) if source is not None and source.isdecimal() else source
     try:
         if list_inputs:
+            refuse_ignored(context, context.params.keys() - {"list_inputs"}, "cannot be combined with --list-inputs")
             typer.echo(input_devices())
             return
         rate = input_rate(chosen, PREFERRED_RATE)
@@ -281,8 +282,7 @@ def _raw_form(
     from server.audio.recordings.recording import RATES
 
     if encoding is None:
-        for option in given_options(context, ["sample_rate", "channels"]):
-            refuse(f"{option}: needs --encoding")
+        refuse_ignored(context, ["sample_rate", "channels"], "needs --encoding")
     elif sample_rate not in RATES:
         refuse(f"--encoding {encoding}: needs --sample-rate from {RATES[0]} to {RATES[-1]}")
     return audio_form(encoding, sample_rate, channels or 1)
@@ -314,6 +314,7 @@ def _display(
 
 def _check(context: typer.Context, url: str | None) -> None:
     """Reject options that would be ignored."""
-    for option in given_options(context, OF_A_SERVER if url is None else OF_THIS_PROCESS):
-        where = "needs --url" if url is None else "cannot be combined with --url; the server determines it"
-        refuse(f"{option}: {where}")
+    if url is None:
+        refuse_ignored(context, OF_A_SERVER, "needs --url")
+    else:
+        refuse_ignored(context, OF_THIS_PROCESS, "cannot be combined with --url; the server determines it")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from server.cli.errors import complain, fail, refuse, shorten
+from server.cli.errors import complain, fail, refuse, refuse_ignored, shorten
 from server.cli.options import CheckedCommand, JsonOption
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ KeyOption = Annotated[
 
 @voice.command(cls=CheckedCommand)
 def enroll(
+    context: typer.Context,
     name: NameArgument,
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Recordings in which only this person speaks.")
@@ -47,7 +48,9 @@ def enroll(
     _check_names(name, key)
     if name == "first":
         refuse("NAME first: means the voice of the first words of a stream; choose another name")
-    if key and keys_file is not None:
+    if not key:
+        refuse_ignored(context, ["keys_file"], "needs --key")
+    elif keys_file is not None:
         _check_key(key, keys_file)
     from model.errors import ModelError
     from server.access.voices import VoiceFolder

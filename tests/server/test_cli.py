@@ -270,11 +270,28 @@ WRONG_USAGE = [  # arguments, and what the error names
     (["transcribe", "absent.wav"], "absent.wav"),
     (["transcribe", RECORDING, "--json", "--format", "srt"], "--format"),
     (["transcribe", RECORDING, "--resumable"], "--resumable"),
+    (["transcribe", RECORDING, "--finals", "wrong"], "fast, context, accurate"),
+    (["listen", "--list-inputs", "--input", "0"], "--input"),
+    (["evaluate", *MANIFEST, "--api-key", "k"], "--api-key"),
+    (["evaluate", *MANIFEST, "--interim-stability", "high"], "--interim-stability"),
+    (["evaluate", *MANIFEST, "--partials", "--interim-stability", "middle"], "low, high"),
+    (["voice", "enroll", "anna", RECORDING, "--voices", ".", "--api-keys-file", "keys"], "--api-keys-file"),
+    (["synthesize", "o", "--voice", "es"], "--voice"),
+    (["synthesize", "o", "--texts", "t", "--voice", "es", "--neural"], "--voice"),
+    (["synthesize", "o", "--texts", "t", "--mandarin", "m"], "--mandarin"),
+    (["synthesize", "o", "--mandarin", "m", "--dev"], "--dev"),
+    (["synthesize", "o", "--hours", "0"], "--hours"),
+    (["plan", "--policy", "eager", "--latency-budget-ms", "50"], "--latency-budget-ms"),
     (["transcribe", RECORDING, "--url", "ws://127.0.0.1:9", "--api-key", "a b"], "--api-key"),
     (["model", "list", "--url", "ftp://x"], "--url"),
     (["drain", "--url", "http://127.0.0.1:x"], "--url"),
     (["drain", "--admin-key", "a\nb"], "--admin-key"),
 ]
+
+
+def test_torchrun_starts_the_processes() -> None:
+    ended = ran("train", "--manifest=m", "--out=o", "--processes=2", RANK="0", WORLD_SIZE="2")
+    assert names(one_line(ended), "--processes")
 
 
 @pytest.mark.parametrize(("arguments", "named"), WRONG_USAGE)

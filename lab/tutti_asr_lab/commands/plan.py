@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server.cli.errors import EXIT_FAILED, bad_option, given_options
+from server.cli.errors import EXIT_FAILED, bad_option, refuse_ignored
 from server.cli.options import JsonOption, default_of, one_of, same_options_as
 
 MOST_STREAMS, MOST_MS, MOST_US = 100_000_000, 10_000.0, 10_000_000.0
@@ -133,8 +133,9 @@ def plan(
     if options["cores"] is not None or options["gpu"]:
         _plan_for_cores(context, context.params)
         return
-    for option in given_options(context, {"published_us", "step_ms"}):
-        raise typer.BadParameter(f"{option}: needs --cores")
+    refuse_ignored(context, {"published_us", "step_ms"}, "needs --cores")
+    if policy == "eager":
+        refuse_ignored(context, {"latency_budget_ms"}, "needs --policy deadline")
     from batching.batcher import Policy
     from tutti_asr_lab.planning import plan as plan_runs
     from tutti_asr_lab.simulation.planning import Serving
@@ -144,12 +145,12 @@ def plan(
     serving = Serving(Policy(policy), max_batch, latency_budget_ms / 1e3, stream_s, models, front_ends, crowd, kind)
     with _named("--levels", levels):
         loads = plan_runs.parse_levels(levels) if levels else None
-    for option in given_options(context, {"streams", "slo_ms", "headroom"} if loads else {"seconds"}):
-        raise typer.BadParameter(f"{option}: {'cannot be combined with' if loads else 'needs'} --levels")
     if loads is None:
+        refuse_ignored(context, {"seconds"}, "needs --levels")
         total = streams * channels
         found = plan_runs.answer(device, serving, streams=total, slo_s=slo_ms / 1e3, headroom=headroom, seed=seed)
     else:
+        refuse_ignored(context, {"streams", "slo_ms", "headroom"}, "cannot be combined with --levels")
         total_loads = [load * channels for load in loads]
         found = plan_runs.predict(device, serving, total_loads, seconds=seconds, seed=seed)
     _print(found, as_json=as_json)
@@ -190,11 +191,10 @@ def _check_cores(context: typer.Context, cores: str | None, *, gpu: bool, publis
         raise typer.BadParameter("--gpu: needs --cores")
     used = {"cores", "gpu", "as_json"} | (set() if gpu else {"max_batch", "published_us"})
     used |= {"step_ms"} if published else set() if gpu else {"finals"}
-    for option in given_options(context, set(context.params) - used):
-        others = "--cores and --gpu" if gpu else "--cores"
-        needs = option == "--step-ms" and not gpu
-        advice = "needs --published-us" if needs else f"cannot be combined with {others}; leave one of them out"
-        raise typer.BadParameter(f"{option}: {advice}")
+    others = "--cores and --gpu" if gpu else "--cores"
+    if not (gpu or published):
+        refuse_ignored(context, {"step_ms"}, "needs --published-us")
+    refuse_ignored(context, set(context.params) - used, f"cannot be combined with {others}; leave one of them out")
 
 
 def _calibration(path: Path | None, decoder: str | None) -> Calibration:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, fail, given_options
+from server.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, fail, given_options, refuse_ignored
 
 
 def quantize(
@@ -73,8 +73,7 @@ CHECKPOINT_ONLY = ("out", "validation", "draws", "seed")
 def _check_options(context: typer.Context, *, published: bool) -> None:
     """Check that all given options apply to this kind of model. Raises: BadParameter."""
     kind, others = ("published model", CHECKPOINT_ONLY) if published else ("checkpoint", PUBLISHED_ONLY)
-    for option in given_options(context, others):
-        raise typer.BadParameter(f"{option}: does not apply to a {kind}; remove it")
+    refuse_ignored(context, others, f"does not apply to a {kind}; remove it")
     if published and not any(given_options(context, ("audio", "manifest"))):
         raise typer.BadParameter("--audio: a published model needs recordings, or transcribed ones by --manifest")
     for name in () if published else ("manifest", "out"):

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from server.cli.errors import EXIT_INTERRUPTED, fail
+from server.cli.errors import EXIT_INTERRUPTED, fail, refuse_ignored
 from server.cli.options import DeviceOption
 
 
 def train(
+    context: typer.Context,
     *,
     manifest: Annotated[list[Path], typer.Option(help="Training recordings as JSON lines; repeatable.")],
     out: Annotated[Path, typer.Option(help="Checkpoint to write, NAME.safetensors.")],
@@ -55,6 +56,8 @@ def train(
 
     keep_kernels()
     teachers = [named(each) for each in teacher or []]
+    place = Place.of(os.environ)
+    refuse_ignored(context, ["processes"] if place else [], "cannot be combined with torchrun, which starts them")
     places = Places(manifest, validation or [], noise or [], out, cache, init and named(init), lexicon, teachers)
     try:
         config, chosen = read_recipe(recipe or RECIPES / "small.json")
@@ -63,7 +66,7 @@ def train(
             chosen,
             places,
             processes=processes,
-            place=Place.of(os.environ),
+            place=place,
             device=device,
             every=Every(validate_every, save_every, save_minutes * 60),
             pin=pin,
@@ -77,9 +80,10 @@ def train(
 
 
 def synthesize(
+    context: typer.Context,
     out: Annotated[Path, typer.Argument(help="Folder for the recordings and their manifest, synthetic.jsonl.")],
     *,
-    hours: Annotated[float, typer.Option(help="Hours of speech.", min=0)] = 7.0,
+    hours: Annotated[float, typer.Option(help="Hours of speech.", min=0.001)] = 7.0,
     seed: Annotated[int, typer.Option(help="Random seed for texts and voices.")] = 1,
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     dev: Annotated[bool, typer.Option("--dev", help="Use sentences of the held-out split.")] = False,
@@ -104,6 +108,12 @@ def synthesize(
     from tutti_asr_lab.training.synthesis.synthesize import Texts
     from tutti_asr_lab.training.synthesis.synthesize import synthesize as make
 
+    if texts is None or neural:
+        refuse_ignored(context, ["voice"], "needs --texts, and cannot be combined with --neural")
+    if texts is not None:
+        refuse_ignored(context, ["mandarin"], "cannot be combined with --texts; leave one of them out")
+    if texts is not None or mandarin is not None:
+        refuse_ignored(context, ["dev"], "cannot be combined with --texts or --mandarin: they have no held-out split")
     try:
         given = None if texts is None else Texts(texts, voice)
         split: Split = "dev" if dev else "train"

@@ -12,6 +12,7 @@ from loadtest.errors import BadManifest
 from loadtest.rulers.early_end import EarlyEnd, EarlyTake
 from loadtest.rulers.playing import Played
 from loadtest.rulers.recordings import Spoken
+from loadtest.rulers.report import RulerLevel, faults
 from model.recordings import read_pcm
 from tests.support.audio.speech import samples
 
@@ -58,6 +59,10 @@ def test_figures_leave_out_what_did_not_come() -> None:
     played.takes += [take((2.2, "EagerEndOfTurn"), (2.6, "EndOfTurn")), take((2.8, "EndOfTurn"))]
     counts = {figure.name: figure.count for figure in ruler.figures(played)}
     assert counts == {"early-end": 1, "taken-back": 0, "end": 2}
+    assert not faults(RulerLevel(1, 2, 0, ruler.figures(played), {}, None, 0.0))
+    missing = faults(RulerLevel(1, 2, 0, ruler.figures(Played()), {}, None, 0.0))
+    assert missing[0] == "early-end: nothing was measured from silero's end of speech to first EagerEndOfTurn"
+    assert len(missing) == 2, "an early end need not be taken back"
     assert ruler.recordings == 1
     (one,) = [next(iter(ruler.takes(iter([0]))))]
     assert 0 < one._end_s < len(spoken[0].samples) / 16_000 + 0.1

@@ -87,6 +87,8 @@ def test_recordings_that_give_no_measurement_are_faults(live_server: Start, mani
         (["--per-connection", "5"], "--per-connection: needs --ruler"),
         (["--ruler", "turns", "--per-connection", "5"], "--per-connection: needs --ruler ttfs"),
         (["--csv"], "--csv: needs --ruler"),
+        (["--ruler", "ttfs", "--csv", "--json"], "--json: cannot be combined with --csv"),
+        (["--ruler", "turns", "--csv"], "--csv: not available with --ruler turns"),
     ],
 )
 def test_an_option_without_effect_is_refused_by_name(options: list[str], said: str) -> None:
