@@ -51,11 +51,12 @@ def reader() -> Reader:
 
 
 @pytest.fixture
-def server(reader: Reader, tmp_path: Path) -> Iterator[LiveServer]:
+def server(reader: Reader, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LiveServer]:
+    settings: Any = {"second_pass_timeout_s": getattr(request, "param", WAIT_S), "max_openings_per_s": "off"}
     decoder = WhisperDecoder(spelling_decoder(), reader, "en", CONFIG, "whisper:x")  # type: ignore[arg-type]
     model = LoadedModel.of(SpellingModel(), spelling_decoder(), "en", ("en",), passes={("accurate", ""): decoder})
     key_file, _ = with_keys(tmp_path)
-    with LiveServer([model], second_pass_timeout_s=0.5, receipt_key_file=key_file, max_openings_per_s="off") as server:
+    with LiveServer([model], receipt_key_file=key_file, **settings) as server:
         yield server
         reader.gate.set()
 
@@ -92,6 +93,7 @@ def test_numbers_of_its_text_are_masked(server: LiveServer, reader: Reader) -> N
     assert "one" not in text(final)
 
 
+@pytest.mark.parametrize("server", [0.1], indirect=True)
 def test_a_late_final_is_ours_and_says_so(server: LiveServer, reader: Reader) -> None:
     reader.gate.clear()
     (final,), summary = stream(server, finals="accurate")
@@ -111,9 +113,10 @@ def test_a_text_that_is_not_usable_is_ours_and_says_so(
     assert server.metric(f'{FALLBACKS}{{model="en",reason="{reason}"}}') == 1
 
 
+@pytest.mark.parametrize("server", [0.1], indirect=True)
 def test_segments_of_uploads_have_no_deadline(server: LiveServer, reader: Reader) -> None:
     reader.gate.clear()
-    threading.Timer(1.0, reader.gate.set).start()
+    threading.Timer(0.4, reader.gate.set).start()
     with server.http as client:
         answer = client.post("/v1/listen", params={"finals": "accurate"}, content=encoded(SPOKEN, "wav"))
     assert said(answer.json()) == "twenty one"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -47,12 +47,12 @@ def unbroken(server: LiveServer, audio: np.ndarray, rate: int, **query: Any) -> 
 
 def check(
     pair: tuple[LiveServer, LiveServer], audio: np.ndarray, rate: int, losses: list[float], **query: Any
-) -> Received:
+) -> tuple[Received, Received]:
     whole = unbroken(pair[0], audio, rate, **query)
     moved = ResumingClient(pair, audio, rate, **query).run(losses)
     assert moved.results == whole.results
     assert moved.others[-1]["duration"] == whole.others[-1]["duration"]
-    return moved
+    return moved, whole
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -61,8 +61,8 @@ def test_stream_cut_anywhere_has_the_finals_of_an_unbroken_one(pair: Any, seed: 
     dice = random.Random(seed)
     losses = sorted(dice.uniform(0, len(audio) / 16_000) for _ in range(dice.randint(1, 5)))
     query = {"interim_results": "true", "vad_events": "true", "utterance_end_ms": "800"}
-    moved = check(pair, audio[:, None], 16_000, losses, **query)
-    assert moved.events == unbroken(pair[0], audio[:, None], 16_000, **query).events
+    moved, whole = check(pair, audio[:, None], 16_000, losses, **query)
+    assert moved.events == whole.events
     ends = [frame["start"] + frame["duration"] for frame in moved.interims]
     assert ends == sorted(ends), "the end of interims never moves back"
 
@@ -92,7 +92,7 @@ def test_two_channels_resume_together(pair: Any, rate: int) -> None:
     left, right = speech(rate), speech(rate, ("quite another thing", "is said over here", "at the same time"))
     audio = np.zeros((max(len(left), len(right)), 2), np.int16)
     audio[: len(left), 0], audio[: len(right), 1] = left, right
-    moved = check(pair, audio, rate, [1.1, 2.9, 6.0], multichannel="true")
+    moved, _ = check(pair, audio, rate, [1.1, 2.9, 6.0], multichannel="true")
     assert {final["channel_index"][0] for final in moved.finals} == {0, 1}
 
 
@@ -109,24 +109,18 @@ def test_beam_search_resumes_with_its_key_terms() -> None:
 
 def test_many_streams_resume_under_load_without_affecting_each_other(pair: Any) -> None:
     """Each stream has its own words, is batched with all others, and moves at its own times."""
-    results: dict[int, tuple[Received, Received]] = {}
 
-    def one(number: int) -> None:
+    def one(number: int) -> bool:
         text = (f"{'abcdefghij'[number % 10] * 3} here speaks number", "x" + "abcdefghij"[number // 10] * 2, *TEXTS[:2])
         audio = speech(texts=text)[:, None]
         dice = random.Random(number)
         losses = sorted(dice.uniform(0.2, len(audio) / 16_000) for _ in range(3))
         servers = pair if number % 2 else pair[::-1]
         moved = ResumingClient(servers, audio, 16_000).run(losses)
-        results[number] = moved, ResumingClient([pair[0]], audio, 16_000).run(())
+        return moved.results == ResumingClient([pair[0]], audio, 16_000).run(()).results
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert len(results) == 20
-    assert all(moved.results == whole.results for moved, whole in results.values())
+    with ThreadPoolExecutor(20) as clients:
+        assert all(clients.map(one, range(20)))
 
 
 # Refusals
@@ -256,8 +250,7 @@ def test_streams_with_a_voice_activity_model_resume(vad: str, rate: int) -> None
             )
             for _ in range(2)
         )
-        whole = unbroken(one, audio[:, None], rate, **query)
-        moved = check((one, two), audio[:, None], rate, [0.7, 2.33, 4.1, 6.91, 8.8], **query)
+        moved, whole = check((one, two), audio[:, None], rate, [0.7, 2.33, 4.1, 6.91, 8.8], **query)
     assert moved.events == whole.events
     assert [e["type"] for e in whole.events].count("SpeechStarted") >= len(TEXTS)
 
@@ -285,18 +278,21 @@ def test_only_resumable_streams_get_tickets(pair: Any) -> None:
 
 
 def test_large_tickets_come_less_often(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def tickets() -> list[dict[str, Any]]:
+    def between(messages: int) -> tuple[int, float]:
+        """Return the bytes of a ticket and the audio up to the next one, of which this many messages are sent."""
         with pair[0].listen(resumable="true") as client:
-            for second in np.split(silence(12), 12):
-                client.send(second)
-                time.sleep(0.05)
-            return [frame for frame in client.finish() if frame["type"] == "Ticket"]
+            tickets = []
+            for count in (1, messages):
+                for _ in range(count):
+                    client.send(silence(1.04))
+                tickets += client.until(lambda frame: frame["type"] == "Ticket")[-1:]
+            client.finish()
+        return len(tickets[0]["ticket"]), tickets[1]["audio_s"] - tickets[0]["audio_s"]
 
-    usual = tickets()
-    largest = max(len(frame["ticket"]) for frame in usual)
-    monkeypatch.setattr(resumable, "BYTES_A_SECOND", largest / 4)
-    seldom = len(tickets())
-    assert seldom * 2 <= len(usual), (seldom, len(usual))
+    size, usual_s = between(1)
+    monkeypatch.setattr(resumable, "BYTES_A_SECOND", size / 3.5)
+    assert usual_s == pytest.approx(1.04)
+    assert between(6)[1] >= 4 * 1.04
 
 
 def test_late_or_malformed_resume_frames_are_refused(pair: Any) -> None:
