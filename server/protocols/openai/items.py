@@ -17,7 +17,7 @@ MAX_CHARACTERS = 65_536  # of an uncommitted item: about an hour of speech
 
 @dataclass(slots=True)
 class Item:
-    """One item. `started_s`: the time of its `speech_started`, None if none was sent."""
+    """One item. `started_s`: the time of its `speech_started`, None if none was sent or its end was."""
 
     id: str
     parts: list[str] = field(default_factory=list)

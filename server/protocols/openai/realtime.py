@@ -163,6 +163,7 @@ class RealtimeAdapter:
             )
         yield from self._input.tail()
         self._committed_s = self._received_s
+        yield from self._speech_stopped(self._received_s)
         previous = self._items.last_committed
         item = self._items.commit()
         yield self._send("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
@@ -171,6 +172,7 @@ class RealtimeAdapter:
     def _clear(self) -> Iterator[Action]:
         yield from self._end_input()  # with half a sample of an append that had an odd number of bytes
         self._committed_s = self._received_s
+        yield from self._speech_stopped(self._received_s)
         self._items.clear()
         yield self._send("input_audio_buffer.cleared")
         yield Flush()
@@ -195,6 +197,8 @@ class RealtimeAdapter:
             yield Endpoint(self._settings.silence_ms, self._settings.scored_end)
         if before.language != self._settings.language:
             yield ChooseLanguage(self._settings.language and tag_of(self._settings.language))
+        if self._settings.turns is None:
+            yield from self._speech_stopped(self._received_s)
         yield self._send("session.updated", session=self._description())
 
     def _other_model(self, event: ClientEvent, after: SessionSettings) -> Switch:
@@ -232,11 +236,19 @@ class RealtimeAdapter:
         item.started_s = time_s = max(time_s, self._committed_s)
         return (self._send("input_audio_buffer.speech_started", audio_start_ms=_ms(time_s), item_id=item.id),)
 
+    def _speech_stopped(self, time_s: float) -> Iterator[Action]:
+        """End the open item's speech, if its start was sent: each start has an end, also in the midst of speech."""
+        item = self._items.current
+        if item is not None and item.started_s is not None:
+            item.started_s = None
+            yield self._send("input_audio_buffer.speech_stopped", audio_end_ms=_ms(time_s), item_id=item.id)
+
     def _grow(self, words: Sequence[Word]) -> Actions:
         if not words or self._items.discarding:
             return ()
+        started = self._speech_started(words[0].start_s)  # voice that continues after a commit has no start of its own
         item = self._items.ensure()
-        return (self._send(DELTA, item_id=item.id, content_index=0, delta=item.grow(words)),)
+        return (*started, self._send(DELTA, item_id=item.id, content_index=0, delta=item.grow(words)))
 
     def _final(self, final: Final) -> Iterator[Action]:
         end_s = final.start_s + final.duration_s
@@ -258,12 +270,11 @@ class RealtimeAdapter:
 
     def _end_turn(self, end_s: float) -> Iterator[Action]:
         previous = self._items.last_committed
+        yield from self._speech_stopped(end_s)
         item = self._items.end_turn(end_s)
         if item is None:
             return
         self._committed_s = max(self._committed_s, end_s)
-        if item.started_s is not None:
-            yield self._send("input_audio_buffer.speech_stopped", audio_end_ms=_ms(end_s), item_id=item.id)
         yield self._send("input_audio_buffer.committed", item_id=item.id, previous_item_id=previous)
         yield self._completed(item)
 

@@ -154,10 +154,29 @@ def test_an_endpoint_recognized_after_a_commit_belongs_to_the_committed_item() -
     talk = Talk()
     talk.append(SECOND)
     talk.say(SpeechStarted(0, 0.1))
-    talk.commit()
+    assert kinds(talk.commit()) == ["speech_stopped", "committed"]
     frames = talk.say(final("one"), final("two", FinalReason.FINALIZE, 1.0))
     assert kinds(frames) == ["delta", "delta", "completed"]
     assert frames[-1]["transcript"] == "one two"
+
+
+@pytest.mark.parametrize(
+    ("type_", "session", "answer", "then"),
+    [
+        ("input_audio_buffer.commit", {}, "committed", ["speech_started", "delta"]),
+        ("input_audio_buffer.clear", {}, "cleared", ["speech_started", "delta"]),
+        ("session.update", update(turn_detection=None), "updated", ["delta"]),
+    ],
+)
+def test_speech_ends_in_the_midst_of_it_by_an_event(type_: str, session: Json, answer: str, then: list[str]) -> None:
+    talk = Talk()
+    talk.append(SECOND)
+    started, _ = talk.say(SpeechStarted(0, 0.25), partial("hello there", 1))
+    stopped, _ = frames = talk.send(type_, session=session) if session else talk.send(type_)
+    assert kinds(frames) == ["speech_stopped", answer]
+    assert (stopped["item_id"], stopped["audio_end_ms"]) == (started["item_id"], 1_000)
+    talk.say(final("hello there", FinalReason.MAX_LEN if session else FinalReason.FINALIZE))
+    assert kinds(talk.say(partial("now", 1))) == then
 
 
 def test_a_commit_without_audio_is_an_error_and_makes_no_item() -> None:
@@ -192,15 +211,10 @@ def test_an_item_that_is_never_committed_ends_at_its_limit() -> None:
     assert kinds(frames) == ["delta", "committed", "completed"]
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 4), st.integers(0, 4), st.sampled_from(["partial", "endpoint", "commit", "clear", "max_len"])
-        ),
-        max_size=20,
-    ),
-    st.booleans(),
-)
+HAPPENINGS = st.sampled_from(["partial", "endpoint", "commit", "clear", "max_len", "voice", "turns"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), HAPPENINGS), max_size=20), st.booleans())
 def test_deltas_add_up_to_the_transcript(script: list[tuple[int, int, str]], manual: bool) -> None:
     talk = Talk(**(MANUAL if manual else {}))
     owed, shown = 0, 0
@@ -215,6 +229,10 @@ def test_deltas_add_up_to_the_transcript(script: list[tuple[int, int, str]], man
             talk.append(SECOND)
             talk.send(f"input_audio_buffer.{what}")
             owed += 1
+        elif what == "voice":
+            talk.say(SpeechStarted(0, 0.5))
+        elif what == "turns":
+            talk.send("session.update", session=update(turn_detection={"type": "server_vad"} if stable % 2 else None))
         else:
             talk.say(final(text, FinalReason(what)))
             shown = 0
@@ -231,6 +249,8 @@ def test_deltas_add_up_to_the_transcript(script: list[tuple[int, int, str]], man
     assert {frame["item_id"] for frame in committed} == set(ids), "every committed item is completed once"
     links = [None, *(frame["item_id"] for frame in committed)]
     assert [frame["previous_item_id"] for frame in committed] == links[:-1]
+    speech = [(frame["type"], frame["item_id"]) for frame in talk.received if frame["type"] in (STARTED, STOPPED)]
+    assert speech == [(kind, item) for _, item in speech[::2] for kind in (STARTED, STOPPED)], "an end for each start"
 
 
 def test_an_end_by_the_server_completes_pending_items() -> None:
