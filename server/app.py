@@ -28,7 +28,7 @@ from server.http.token_endpoint import TokenEndpoint
 from server.http.unmatched import HeadAsGet, answer_unmatched
 from server.http.uvicorn_server import MakeProtocols, SecondPort, http_port, tcp_port
 from server.models.engine_source import EngineSource
-from server.models.loading import LoadedModel, check_decoding_files
+from server.models.loading import LoadedModel, check_model_files
 from server.models.registry import RegistryEntry
 from server.models.service import NO_AUXILIARY, MakeSession, ModelService
 from server.models.service_builder import resume_keys
@@ -96,7 +96,7 @@ FILES: tuple[Callable[[Settings], object], ...] = (
 
 def check_files(settings: Settings) -> None:
     """Read what settings name besides models, before these are loaded. Raises: SettingsError, ModelError."""
-    for read in (*FILES, callback_folder, usage_files, check_decoding_files):
+    for read in (*FILES, callback_folder, usage_files, check_model_files):
         read(settings)
 
 

@@ -23,6 +23,7 @@ from model.lm.language_model import LanguageModel
 from model.published.files import is_published
 from model.published.timing import PublishedDescription
 from model.punctuation.tagger import shipped_tagger
+from model.turn_ends.turn_model import TurnModel
 from server.configuration.models_file import ModelEntry
 from server.errors import SettingsError
 from server.models.engine_source import AuxiliaryModel, EngineSource, LocalEngines
@@ -52,8 +53,10 @@ def load_models(settings: Settings, load: Load) -> tuple[LoadedModel, ...]:
     return tuple(load(entry, own) for entry, own in settings.of_models() if entry is None or not entry.on_demand)
 
 
-def check_decoding_files(settings: Settings) -> None:
-    """Read language models and grammars that settings name, before any weights. Raises: ModelError, SettingsError."""
+def check_model_files(settings: Settings) -> None:
+    """Read the small models and grammars that settings name, before any weights. Raises: ModelError, SettingsError."""
+    if settings.turn_model is not None:
+        TurnModel.load(settings.turn_model)
     for _, own in settings.of_models():
         if isinstance(own.lm, Path):
             LanguageModel.load(own.lm)  # a decoder then reads the cache of it

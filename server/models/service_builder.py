@@ -14,6 +14,7 @@ from batching.thread.step_token import StepToken
 from model.ctc.two_pass import TwoPassDecoder
 from model.decoder import acknowledging_of, rewind_of
 from model.machine.runtime import steps_at_once
+from model.turn_ends.turn_model import TurnModel
 from server.access.keys import read_secrets
 from server.coordination.coordinator import Coordinator, ModelSlots
 from server.coordination.limits import TICKET_TTL_S
@@ -204,12 +205,9 @@ class ServiceBuilder:
 
 def _questions(settings: Settings, metrics: Metrics, clock: Callable[[], float]) -> TurnQuestions | None:
     """Return the questions to the turn model, if there is one. Raises: ModelError."""
-    path = settings.turn_model
+    path, counters = settings.turn_model, metrics.turn_questions
     if path is None:
         return None
-    from model.turn_ends.turn_model import TurnModel
-
-    counters = metrics.turn_questions
     return TurnQuestions(
         lambda: TurnModel.load(path), lambda result: counters[result].inc(), clock, processes=settings.processes
     )

@@ -42,7 +42,7 @@ def test_a_port_in_use_is_named_before_a_model_is_loaded(setting: str, front_end
 FILES = ("api_keys_file", "token_keys_file", "resume_keys_file", "receipt_key_file", "admin_keys_file", "written_forms")
 
 
-@pytest.mark.parametrize("setting", [*FILES, "lm", "grammars", "usage_log", "callback_folder"])
+@pytest.mark.parametrize("setting", [*FILES, "lm", "grammars", "turn_model", "usage_log", "callback_folder"])
 def test_a_file_that_is_not_valid_is_named_without_a_model(setting: str, tmp_path: Path) -> None:
     path = tmp_path / "en-bad.arpa"
     path.write_text("short\n")
