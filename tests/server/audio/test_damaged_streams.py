@@ -129,6 +129,16 @@ def test_the_last_page_of_ogg_says_where_the_audio_ends(cut: int) -> None:
         assert len(decoded(sniffed(), [*before, last])) == (first + 5) * PACKET - cut - PRE_SKIP
 
 
+@pytest.mark.parametrize("granule", [lambda end: 0, lambda end: -1, lambda end: 960, lambda end: end // 3])
+@pytest.mark.parametrize("count", [5, 100])
+def test_a_last_page_is_whole_if_its_writer_does_not_count_as_the_format_does(granule, count: int) -> None:
+    pages = list(ogg_parts()[:2])
+    for end in range(5, count + 5, 5):
+        last = 4 if end == count else 0
+        pages.append(ogg_page(list(packets()[end - 5 : end]), granule(end * PACKET), len(pages), last))
+    assert len(decoded(sniffed(), pages)) == len(uploaded(b"".join(pages), rate=RATE)[0]) == count * PACKET - PRE_SKIP
+
+
 def cluster(time_ms: int) -> bytes:
     return element(0x1F43B675, b"", (1 << 56) - 1) + element(0xE7, struct.pack(">I", time_ms))
 
