@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect
 
-from model.errors import CheckpointError
 from tests.support.networks.turn_model import write_turn_model
 from tests.support.servers.fakes import WAIT_S
 from tests.support.servers.live_server import LiveServer
@@ -62,8 +61,3 @@ def test_smart_endpointing_is_refused_where_it_cannot_be(live_server: Start) -> 
     answer = server.http.post(f"/v1/listen?{RAW}&endpointing=smart", content=bytes(3_200))
     assert answer.status_code == 400
     assert "endpointing: smart is for live streams" in answer.text
-
-
-def test_a_server_does_not_start_with_a_graph_of_another_form(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"80, 3000.*expected input_features"):
-        LiveServer(turn_model=write_turn_model(tmp_path / "other.onnx", frames=3_000))

@@ -183,10 +183,7 @@ class ContainerDecoder:
             whole = np.concatenate([self._empty(), *blocks])  # at most 255 packets
             blocks, length = iter([whole]), len(whole)
         rate = self._decoder.rate
-        decoded_s = length / rate
-        gap_s = self._timeline.gap_within_s(
-            item.end_s, decoded_s, last=item.last, packet_s=decoded_s / len(item.packets)
-        )
+        gap_s = self._timeline.gap_within_s(item.end_s, length / rate, len(item.packets), last=item.last)
         if gap_s > 0:
             yield self._silence(gap_s)
         left = length - max(0, round(-gap_s * rate)) if gap_s < 0 else length

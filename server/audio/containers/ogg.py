@@ -86,10 +86,10 @@ class OggDemuxer(Demuxer):
                 continue
             if not _checksum_holds(bytes(window.data[:size])):
                 # Damaged, or written with a wrong checksum: the size is right if another page follows.
-                follows = _begins_page(window.data, size)
-                if len(window.data) < size + len(MAGIC) and not (at_end or _has_no_checksum(window.data)):
+                follows, has_none = _begins_page(window.data, size), not any(window.data[22:26])
+                if len(window.data) < size + len(MAGIC) and not (at_end or has_none):
                     return None
-                if self._resync.searching or not (follows or _has_no_checksum(window.data)):
+                if self._resync.searching or not (follows or has_none):
                     self._search()
                     continue
             if self._resync.searching:
@@ -170,8 +170,7 @@ class OggDemuxer(Demuxer):
             raise Undecodable("the Ogg stream has audio before its codec headers")
         self._has_audio = True
         self._non_audio.audio()
-        known = page.granule != NO_GRANULE and self._track.rate > 0
-        end_s = page.granule / self._track.rate if known else None
+        end_s = page.granule / self._track.rate if page.granule != NO_GRANULE and self._track.rate > 0 else None
         return Timed(packets, None, end_s, bool(page.flags & LAST), samples=self._headers.samples(packets))
 
     def _bound(self) -> None:
@@ -189,10 +188,6 @@ def _begins_page(data: bytearray, at: int) -> bool:
     return (MAGIC + VERSION).startswith(bytes(data[at : at + len(MAGIC) + 1]))
 
 
-def _has_no_checksum(page: bytearray) -> bool:
-    return not any(page[22:26])
-
-
 def _page_bytes(data: bytearray, at: int = 0) -> int | None:
     """Return the size of the page at `at`, None if its header is incomplete."""
     if len(data) < at + HEAD_BYTES or len(data) < at + HEAD_BYTES + data[at + 26]:
@@ -208,11 +203,10 @@ def _parsed(page: bytes) -> Page:
 
 
 _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-_ALL_ONES = 0xFFFFFFFF
 
 
 def _checksum_holds(page: bytes) -> bool:
     """Whether the checksum matches: zlib's CRC-32 with mirrored bits, started at 0 and not inverted."""
     data = (page[:22] + bytes(4) + page[26:]).translate(_MIRRORED)
-    mirrored = zlib.crc32(data, _ALL_ONES) ^ _ALL_ONES
+    mirrored = zlib.crc32(data, 0xFFFFFFFF) ^ 0xFFFFFFFF
     return int(f"{mirrored:032b}"[::-1], 2) == int.from_bytes(page[22:26], "little")

@@ -10,7 +10,7 @@ from server.errors import Undecodable
 
 TOLERANCE_S = 0.03  # for rounding to milliseconds (WebM) and clock drift; less than two packets of 20 ms
 MAX_GAP_S = 600.0  # of a paused recorder; `DecodeBudget` bounds the sum of all gaps
-PADDING_PACKETS = 2
+PADDING_PACKETS = 2  # most that an end cuts: an encoder fills up one; a larger cut is a time that was not set
 BACKWARD_S = 1.0  # a larger step back is a reset clock: time continues from the new value
 
 
@@ -31,18 +31,14 @@ class Timeline:
             raise Undecodable(f"the timestamps jump ahead by {gap_s:.0f} s; at most {MAX_GAP_S:g} s are supported")
         return gap_s if gap_s > TOLERANCE_S else 0.0
 
-    def gap_within_s(self, end_s: float, decoded_s: float, *, last: bool, packet_s: float) -> float:
-        """Return the gap before audio of this length that ends at `end_s`; negative: seconds to cut off the end.
-
-        An encoder fills up one packet at the end. An `end_s` that would cut more than two was not set by its writer, or
-        counts in another unit.
-        """
+    def gap_within_s(self, end_s: float, decoded_s: float, packets: int, *, last: bool) -> float:
+        """Return the gap before audio of this length that ends at `end_s`; negative: seconds to cut off the end."""
         if self._position_s is None:
             start_s = end_s - decoded_s
             self._position_s = max(start_s, self._delay_s) if last else start_s
         over_s = self._position_s + decoded_s - end_s
         if last and over_s > 0:
-            return -over_s if over_s <= PADDING_PACKETS * packet_s else 0.0
+            return -over_s if over_s <= PADDING_PACKETS * decoded_s / packets else 0.0
         return self.gap_before_s(end_s - decoded_s)
 
     def advance(self, seconds: float) -> None:

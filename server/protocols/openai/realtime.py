@@ -134,7 +134,7 @@ class RealtimeAdapter:
         param = f"session.audio.input.transcription.{'keywords' if self._settings.keywords else 'prompt'}"
         keywords, prompt = self._bias_before
         self._settings = replace(self._settings, keywords=keywords, prompt=prompt)
-        return (self._error(RealtimeError(f"{param}: {why}", code=ErrorCode.INVALID_VALUE, param=param)),)
+        return (self._send("error", error=RealtimeError(f"{param}: {why}", code=ErrorCode.INVALID_VALUE, param=param)),)
 
     # Client to server
 
@@ -228,20 +228,18 @@ class RealtimeAdapter:
     # Recognition to client
 
     def _speech_started(self, time_s: float) -> Actions:
-        if self._items.waiting or self._settings.turns is None:
-            return ()
-        item = self._items.ensure()
-        if item.started_s is not None:
+        item = None if self._items.waiting or self._settings.turns is None else self._items.ensure()
+        if item is None or item.started_s is not None:
             return ()
         item.started_s = time_s = max(time_s, self._committed_s)
-        return (self._send("input_audio_buffer.speech_started", audio_start_ms=_ms(time_s), item_id=item.id),)
+        return (self._send("input_audio_buffer.speech_started", audio_start_ms=round(time_s * 1e3), item_id=item.id),)
 
     def _speech_stopped(self, time_s: float) -> Iterator[Action]:
         """End the open item's speech, if its start was sent: each start has an end, also in the midst of speech."""
         item = self._items.current
         if item is not None and item.started_s is not None:
             item.started_s = None
-            yield self._send("input_audio_buffer.speech_stopped", audio_end_ms=_ms(time_s), item_id=item.id)
+            yield self._send("input_audio_buffer.speech_stopped", audio_end_ms=round(time_s * 1e3), item_id=item.id)
 
     def _grow(self, words: Sequence[Word]) -> Actions:
         if not words or self._items.discarding:
@@ -285,7 +283,7 @@ class RealtimeAdapter:
             yield from self._end_turn(self._received_s)  # text of a finished segment, which no final follows
         if reason in _ENDS:
             code, message = _ENDS[reason]
-            yield self._error(RealtimeError(message, ErrorType.SERVER, code))
+            yield self._send("error", error=RealtimeError(message, ErrorType.SERVER, code))
 
     def _broken(self) -> Iterator[Action]:
         message = "recognition failed on this session"
@@ -293,7 +291,7 @@ class RealtimeAdapter:
         if item is not None:
             failed = "conversation.item.input_audio_transcription.failed"
             yield self._send(failed, item_id=item.id, content_index=0, error=RealtimeError(message, ErrorType.SERVER))
-        yield self._error(RealtimeError(message, ErrorType.SERVER, ErrorCode.SERVER_ERROR))
+        yield self._send("error", error=RealtimeError(message, ErrorType.SERVER, ErrorCode.SERVER_ERROR))
 
     # Frames
 
@@ -309,10 +307,8 @@ class RealtimeAdapter:
         param = field if colon and " " not in field else None
         if isinstance(error, BadField):
             code, param = error.code, error.param
-        return self._error(RealtimeError(message, code=code, param=param, event_id=event.event_id if event else None))
-
-    def _error(self, error: RealtimeError) -> SendFrame:
-        return self._send("error", error=error)
+        event_id = event.event_id if event else None
+        return self._send("error", error=RealtimeError(message, code=code, param=param, event_id=event_id))
 
     def _send(self, kind: str, *, final: bool = False, **fields: Any) -> SendFrame:
         """Encode an event. None has the kind INTERIM, which may be dropped: the text would lose its delta."""
@@ -336,7 +332,3 @@ class RealtimeAdapter:
     @property
     def _received_s(self) -> float:
         return self._received_before_s + self._input.received_s
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1e3)

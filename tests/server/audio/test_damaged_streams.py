@@ -134,8 +134,7 @@ def test_the_last_page_of_ogg_says_where_the_audio_ends(cut: int) -> None:
 def test_a_last_page_is_whole_if_its_writer_does_not_count_as_the_format_does(granule, count: int) -> None:
     pages = list(ogg_parts()[:2])
     for end in range(5, count + 5, 5):
-        last = 4 if end == count else 0
-        pages.append(ogg_page(list(packets()[end - 5 : end]), granule(end * PACKET), len(pages), last))
+        pages.append(ogg_page(list(packets()[end - 5 : end]), granule(end * PACKET), len(pages), 4 * (end == count)))
     assert len(decoded(sniffed(), pages)) == len(uploaded(b"".join(pages), rate=RATE)[0]) == count * PACKET - PRE_SKIP
 
 

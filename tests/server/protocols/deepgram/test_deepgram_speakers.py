@@ -173,19 +173,3 @@ def test_a_server_without_speakers_says_how_to_enable_them(live_server: Start) -
         with pytest.raises(InvalidStatus), server.listen(**query):
             pass
     assert transcript(live(live_server(lenient_features=True), diarize="true")) == " ".join(t for t, _ in TURNS)
-
-
-@pytest.mark.parametrize(
-    ("query", "why"),
-    [
-        ({"diarize_model": "v2"}, "diarize_model: 'v2' is not valid here; must be one of latest, v1"),
-        ({"speaker_only": "true"}, "speaker_only: needs speaker, such as speaker=first"),
-        ({"diarize_min_speakers": 3, "diarize_max_speakers": 2}, "diarize_min_speakers: 3 is more than"),
-        ({"diarize": "true", "rewind": 10}, "rewind: "),
-        ({"paragraphs": "true"}, "paragraphs: live streams have none"),
-    ],
-)
-def test_what_a_stream_cannot_have_is_refused_by_name(server: LiveServer, query: dict[str, Any], why: str) -> None:
-    with pytest.raises(InvalidStatus) as refused, server.listen(**query):
-        pass
-    assert why in refused.value.response.body.decode()

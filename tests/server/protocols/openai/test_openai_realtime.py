@@ -27,9 +27,7 @@ from tests.support.servers.adapters import RATE, audio_of, frames_of, noise, oth
 
 MODELS = ModelNames({"tiny": ("en",)}, {"nova-3": "default"})
 MANUAL = {"turn_detection": None}
-COMMITTED, STARTED, STOPPED = (
-    f"input_audio_buffer.{what}" for what in ("committed", "speech_started", "speech_stopped")
-)
+COMMITTED, STARTED, STOPPED = (f"input_audio_buffer.{it}" for it in ("committed", "speech_started", "speech_stopped"))
 Json = dict[str, Any]
 
 
@@ -323,25 +321,21 @@ def test_the_silence_that_ends_a_turn_is_at_least_the_operators_minimum() -> Non
     assert other_actions(talk.actions) == [], "nothing changed"
 
 
-def test_keywords_are_key_terms_and_a_refusal_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "bias"),
+    [
+        ("keywords", ["porch fan", "tutti"], Bias(("porch fan", "tutti"))),
+        ("prompt", "Am I speaking to Ms. Kowalczyk?", Bias((), "Am I speaking to Ms. Kowalczyk?")),
+    ],
+)
+def test_key_terms_are_passed_on_and_a_refusal_is_an_error(field: str, value: object, bias: Bias) -> None:
     talk = Talk()
-    talk.actions.clear()
-    talk.send("session.update", session=update(transcription={"keywords": ["porch fan", "tutti"]}))
-    assert other_actions(talk.actions) == [Bias(("porch fan", "tutti"))]
+    for sent, done in ((value, [bias]), ("x" * (MAX_PROMPT + 1), [])):
+        talk.actions.clear()
+        talk.send("session.update", session=update(transcription={field: sent}))
+        assert other_actions(talk.actions) == done
     (error,) = talk.do(talk.adapter.bias_refused("too many"))
-    assert error["error"]["param"] == "session.audio.input.transcription.keywords"
-
-
-def test_a_prompt_is_passed_on_with_the_keywords_and_shown() -> None:
-    talk = Talk()
-    talk.actions.clear()
-    talk.send("session.update", session=update(transcription={"prompt": "Am I speaking to Ms. Kowalczyk?"}))
-    assert other_actions(talk.actions) == [Bias((), "Am I speaking to Ms. Kowalczyk?")]
-    (error,) = talk.do(talk.adapter.bias_refused("too many"))
-    assert error["error"]["param"] == "session.audio.input.transcription.prompt"
-    talk.actions.clear()
-    talk.send("session.update", session=update(transcription={"prompt": "x" * (MAX_PROMPT + 1)}))
-    assert other_actions(talk.actions) == []
+    assert error["error"]["param"] == f"session.audio.input.transcription.{field}"
 
 
 def test_binary_frames_are_an_error() -> None:

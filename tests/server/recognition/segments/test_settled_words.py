@@ -7,10 +7,8 @@ import pytest
 
 from model.ctc.words import Word
 from model.evaluation.stability import ShownWord, Stability, View
-from server.errors import BadParameter
 from server.recognition.events import Final, Partial
 from server.recognition.segments.partials import SettledWords
-from server.recognition.session_options import interim_stability_of
 from tests.support.servers.recognizers.spelling import silence, spell
 from tests.support.servers.recognizers.wavering import WaveringDecoder
 from tests.support.streams.session_bench import SessionBench
@@ -111,8 +109,3 @@ def test_fewer_words_change_and_finals_are_the_same(options: dict[str, bool]) ->
     assert high.finals() == low.finals()
     assert stability(high).changed < stability(low).changed
     assert any(partial.words for partial in high.partials()), "words come before finals"
-
-
-def test_an_unknown_value_is_refused_by_name() -> None:
-    with pytest.raises(BadParameter, match=r"^interim_stability: 'medium' is not one of low, high$"):
-        interim_stability_of("medium")
