@@ -37,7 +37,7 @@ from server.resume.tickets import TicketService, read_keys
 from server.settings import Settings
 
 TURN_HZ = 16_000  # of a turn model's audio
-COUNTS_AS: Mapping[Finals, float] = {"fast": 1.0, "context": 2.0, "accurate": 7.0}
+COUNTS_AS: Mapping[Finals, float] = {"fast": 1.0, "context": 1.5, "accurate": 7.0}
 """Streams without a second pass that fit on the same machine as one with it. Source: docs/measured.md"""
 
 

@@ -23,7 +23,7 @@ MEASURED_ON = "2 cores of an Intel Xeon (avx512_bf16, VNNI, AMX)"
 """Source: loadtest/LOG.md, "cost of a step by thread". Beam search, language model, an answer to every step."""
 OWN_MEASURED_ON = "2 cores of an AMD EPYC (Zen 4: avx512_bf16, VNNI)"
 """The default network. Source: the shipped calibration; for the event loop, with its batches of 3.5 rows."""
-RUN = {2: "one process: 200 streams, 400 with fast, clients on the same cores"}
+RUN = {2: "one process: 350 streams, 400 with fast, clients on the same cores"}
 """What was run with the default network, by cores."""
 RUN_PUBLISHED = {2: "one process: 165 streams of 26 million parameters, 78 of 109 million, clients on the same cores"}
 """Source: loadtest/results/peers_compiled_26m.md and peers_compiled_109m.md."""
