@@ -80,7 +80,7 @@ class AttentionConfig:
 
     @property
     def trained_name(self) -> str:
-        """Name of the weights, for which decoding was tuned."""
+        """Name of its weights, which forms share."""
         return self.weights or self.name
 
     @property

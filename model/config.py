@@ -111,7 +111,7 @@ class ModelConfig:
 
     @property
     def trained_name(self) -> str:
-        """Name of the weights, for which decoding was tuned."""
+        """Name of its weights."""
         return self.name
 
     @property

@@ -63,16 +63,16 @@ class Language:
 
     @classmethod
     def load(
-        cls, path: Path | None, phones: Sequence[str] = (), language: str = "en", acoustic_model: str = ""
+        cls, path: Path | None, phones: Sequence[str] = (), language: str = "en", acoustic_models: Sequence[str] = ()
     ) -> Language:
         """Read a language model, the lexicon next to it or else the language's, and the weights tuned for it.
 
-        `acoustic_model` is its name. Raises: LanguageModelError, LexiconError; ModelError for the weights.
+        `acoustic_models`: as in `read_weights_path`. Raises: LanguageModelError, LexiconError; ModelError for weights.
         """
         if path is None:
             return cls()
         lm, untuned = LanguageModel.load(path), PHONES_WEIGHTS if phones else DecodingWeights()
-        weights = tuned_weights(path, phones, acoustic_model) or untuned
+        weights = tuned_weights(path, phones, acoustic_models) or untuned
         return cls(lm, phone_lexicon_of(lm, path, phones, language) if phones else None, weights)
 
 
@@ -182,7 +182,8 @@ def decoder_of(
     elif not facts.published:
         own = facts.own_config
         path = language_model_path(lm, own.language)
-        search = own_search(own, beams, Language.load(path, own.phones, own.language, own.trained_name))
+        tuned_for = own.trained_name, own.architecture
+        search = own_search(own, beams, Language.load(path, own.phones, own.language, tuned_for))
     else:
         words = Language.load(lm) if isinstance(lm, Path) else Language(weights=DecodingWeights(word_bonus=0.0))
         beams = BEAMS if beams is None else beams
@@ -217,7 +218,7 @@ def _transducer(
         )
     language = None
     if path is not None:
-        weights = tuned_weights(path, (), name) or TRANSDUCER_WEIGHTS
+        weights = tuned_weights(path, (), (name,)) or TRANSDUCER_WEIGHTS
         try:
             language = PieceLanguage(LanguageModel.load(path), facts.tokens, weights)
         except LanguageModelError as error:
@@ -309,19 +310,19 @@ def lexicon_path(path: Path) -> Path:
 def weights_path(path: Path, phones: Sequence[str] = (), acoustic_model: str = "") -> Path:
     """Path of the weights tuned for a language model, for searches over letters or phones: next to it.
 
-    With `acoustic_model`, those for one acoustic model alone: `WORDS.MODEL.phones.weights.json`.
+    With `acoustic_model`, a name or an architecture, those for it alone: `WORDS.MODEL.phones.weights.json`.
     """
     name = path.name.partition(".")[0] + (f".{acoustic_model.replace('/', '_')}" if acoustic_model else "")
     return path.with_name(name + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))
 
 
-def read_weights_path(path: Path, phones: Sequence[str], acoustic_model: str) -> Path:
-    """Where a search reads them: those for its acoustic model, where there are such, before those for all."""
-    own = weights_path(path, phones, acoustic_model)
-    return own if own.exists() else weights_path(path, phones)
+def read_weights_path(path: Path, phones: Sequence[str], acoustic_models: Sequence[str]) -> Path:
+    """Where a search reads them: the first that exists, for these names or architectures in turn, then for all."""
+    named = (weights_path(path, phones, name) for name in acoustic_models)
+    return next((weights for weights in named if weights.exists()), weights_path(path, phones))
 
 
-def tuned_weights(path: Path, phones: Sequence[str], acoustic_model: str) -> DecodingWeights | None:
+def tuned_weights(path: Path, phones: Sequence[str], acoustic_models: Sequence[str]) -> DecodingWeights | None:
     """The weights tuned for a language model and an acoustic one, None where none were. Raises: ModelError."""
-    tuned = read_weights_path(path, phones, acoustic_model)
+    tuned = read_weights_path(path, phones, acoustic_models)
     return DecodingWeights.load(tuned) if tuned.exists() else None

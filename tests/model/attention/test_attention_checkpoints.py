@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from model.attention.checkpoint import save_attention
 from model.attention.network import PackedAttention, PackedWeights
 from model.attention_config import StepForm
 from model.config import SHIPPED_LANGUAGES
-from model.decoder import read_weights_path
+from model.decoder import SHIPPED_LM, read_weights_path
 from model.errors import CheckpointError, PrecisionError
 from model.int8.slots import Int8Slots
 from tests.support.networks.attention_networks import noise, quantized_network
@@ -69,8 +70,9 @@ def test_the_shipped_forms_have_the_documented_steps_and_the_same_search(name: s
     ahead_ms = 1e3 * config.delay_frames * config.frame_s
     assert (1e3 * config.step_samples / config.sample_rate, ahead_ms) == FORMS[name]
     assert config.search_limits == (256, 12.0)
-    words = checkpoint.WEIGHTS / "tutti-words.arpa.gz"
-    assert read_weights_path(words, config.phones, config.trained_name).name == "tutti-words.tutti.phones.weights.json"
+    for named in (config, dataclasses.replace(config, name="calls", weights="")):  # and fine-tuned ones
+        file = read_weights_path(SHIPPED_LM, named.phones, (named.trained_name, named.architecture)).name
+        assert file == "tutti-words.ctc-attention.phones.weights.json"
 
 
 def test_the_default_network_is_the_first_of_its_language() -> None:

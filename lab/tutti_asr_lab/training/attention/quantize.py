@@ -217,7 +217,7 @@ def main() -> None:
         recordings = [read_pcm(utterance.audio, network.config.sample_rate) for utterance in spread]
         quantized = quantize(network, recordings, _say)
         save_attention(validated(quantized, read_manifests([options.validation])), options.out)
-    except ModelError as error:
+    except (ModelError, OSError) as error:
         sys.exit(f"error: {error}")
 
 

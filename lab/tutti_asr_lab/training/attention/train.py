@@ -275,7 +275,7 @@ def main() -> None:
     torch.set_num_threads(1)
     try:
         train(options)
-    except ModelError as error:
+    except (ModelError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted; run the same command again to resume from the newest snapshot")

@@ -21,7 +21,7 @@ from model.attention_config import OwnConfig
 from model.ctc.beam import BeamDecoder
 from model.ctc.interface import Decoder
 from model.ctc.weights import DecodingWeights
-from model.decoder import Language, language_model_path, own_search, read_weights_path
+from model.decoder import Language, language_model_path, own_search, weights_path
 from model.errors import ModelError
 from model.evaluation.scoring import Score
 from model.recordings import Utterance
@@ -76,8 +76,9 @@ class TunedSearch:
         path = language_model_path(lm, config.language)
         if path is None:
             raise ModelError(f"--lm: no language model is shipped for {config.language!r}; give one")
-        language = Language.load(path, config.phones, config.language, config.trained_name)
-        file = read_weights_path(path, config.phones, config.trained_name)
+        tuned_for = config.trained_name, config.architecture
+        language = Language.load(path, config.phones, config.language, tuned_for)
+        file = weights_path(path, config.phones, config.trained_name if lm is None else "")
         return cls(config, language, file, compute)
 
     def decoder(self, beams: int | None, weights: DecodingWeights) -> BeamDecoder:
