@@ -140,7 +140,7 @@ class AttentionConfig:
 
     @property
     def segment_context(self) -> bool:
-        """True: over a whole segment attention reaches all frames."""
+        """True: in a whole segment attention reaches frames of 4 s before and after its own."""
         return True
 
     @property

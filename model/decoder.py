@@ -67,7 +67,7 @@ class Language:
     ) -> Language:
         """Read a language model, the lexicon next to it or else the language's, and the weights tuned for it.
 
-        `acoustic_models`: as in `read_weights_path`. Raises: LanguageModelError, LexiconError; ModelError for weights.
+        `acoustic_models`: as in `tuned_weights`. Raises: LanguageModelError, LexiconError; ModelError for weights.
         """
         if path is None:
             return cls()
@@ -316,13 +316,7 @@ def weights_path(path: Path, phones: Sequence[str] = (), acoustic_model: str = "
     return path.with_name(name + (PHONES_WEIGHTS_SUFFIX if phones else WEIGHTS_SUFFIX))
 
 
-def read_weights_path(path: Path, phones: Sequence[str], acoustic_models: Sequence[str]) -> Path:
-    """Where a search reads them: the first that exists, for these names or architectures in turn, then for all."""
-    named = (weights_path(path, phones, name) for name in acoustic_models)
-    return next((weights for weights in named if weights.exists()), weights_path(path, phones))
-
-
 def tuned_weights(path: Path, phones: Sequence[str], acoustic_models: Sequence[str]) -> DecodingWeights | None:
-    """The weights tuned for a language model and an acoustic one, None where none were. Raises: ModelError."""
-    tuned = read_weights_path(path, phones, acoustic_models)
-    return DecodingWeights.load(tuned) if tuned.exists() else None
+    """Weights tuned for a language model with one of these acoustic models, else for it alone. Raises: ModelError."""
+    files = (weights_path(path, phones, name) for name in (*acoustic_models, ""))
+    return next((DecodingWeights.load(file) for file in files if file.exists()), None)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.attention import step as compiled
-from model.attention.plan import QUERY_ROWS, Constants, Fields, Plan, Sizes, Work
+from model.attention.plan import FOUR, QUERY_ROWS, Constants, Fields, Plan, Sizes, Work
 from model.attention.quantized import LARGEST_KEY, LARGEST_QUERY, NORMS, QuantizedAttention, product_shapes
 from model.attention_config import HOPS, AttentionConfig, StepForm
 from model.audio.mel import slaney_filters
@@ -22,8 +22,8 @@ from model.int8.vectors import ROWS as VECTOR_ROWS
 
 ROWS = 160  # frames of a block of streams: their work space fits the second-level cache
 HIDDEN = -1e30  # added to the score of a column without a frame
-FOUR = 4  # frames: sizes of a form are multiples
-LONGEST, NEIGHBORS = 1_500, 100  # frames of a segment that see each other, and of its neighbors that they see, too
+REACH = 200  # frames before and after it that a frame of a segment attends to. Source: model/LOG.md
+LONGEST, NEIGHBORS = 1_500, 100  # frames of a segment that are computed in one call, and of its neighbors with them
 
 
 class PackedWeights:
@@ -84,14 +84,14 @@ class PackedAttention:
     chunks: Sequence[int] = (1,)
     thread_steps = 1  # a step has the frames of a window, which fill the rows of a product
 
-    def __init__(self, weights: PackedWeights, form: StepForm) -> None:
-        """Lay out states and work space. Raises: ValueError for a form of other frames than multiples of four."""
+    def __init__(self, weights: PackedWeights, form: StepForm, reach: int | None = None) -> None:
+        """Lay out states and work space; `reach`: see `Sizes`. Raises: ValueError for frames not multiples of four."""
         if any(frames % FOUR for frames in (form.new, form.ahead, form.left)):
             raise ValueError(f"the frames of a step must be multiples of {FOUR}: {form}")
         self.weights, self.form = weights, form
         self.config = dataclasses.replace(weights.config, form=form)
         self._arrays = KeptArrays()
-        self.sizes = _sizes(self.config, form)
+        self.sizes = _sizes(self.config, form, reach)
         self.most = max(1, ROWS // form.window)
         self.plan = Plan(self.sizes, _fields(self.config, self.sizes), self._constants())
         self.fresh = self._fresh()
@@ -147,8 +147,7 @@ class AttentionWork:
         columns = -(-wide // COLUMNS) * COLUMNS
         deep = -(-config.head_width // COLUMNS) * COLUMNS
         lengths = {
-            "pcm": most * (sizes.overlap + sizes.samples) * 2
-            + 2 * config.fft_size,  # a window may be read past its frame
+            "pcm": most * (sizes.overlap + sizes.samples) * 2 + 2 * config.fft_size,  # it may be read past its end
             "frames": LANES * 8,
             "transform": config.fft_size * ROW,
             "power": (config.fft_size // 2 + 1) * ROW,
@@ -183,8 +182,9 @@ def integer_limits(largest: int, zero: int) -> NDArray[np.uint8]:
     return limits_record(np.float32(1.0), -largest, largest, zero)
 
 
-def _sizes(config: AttentionConfig, form: StepForm) -> Sizes:
+def _sizes(config: AttentionConfig, form: StepForm, reach: int | None) -> Sizes:
     ring = form.left + form.new
+    columns = -(-(ring + form.ahead) // COLUMNS) * COLUMNS
     return Sizes(
         samples=form.new * config.frame_samples,
         overlap=config.window_samples - config.hop_samples,
@@ -198,7 +198,8 @@ def _sizes(config: AttentionConfig, form: StepForm) -> Sizes:
         new=form.new,
         window=form.window,
         ring=ring,
-        columns=-(-(ring + form.ahead) // COLUMNS) * COLUMNS,
+        columns=columns,
+        reach=columns if reach is None else reach,
         letters=len(config.vocabulary),
         phones=config.outputs - len(config.vocabulary),
     )
@@ -222,7 +223,7 @@ def _fields(config: AttentionConfig, sizes: Sizes) -> Fields:
 
 
 def read_segment(weights: PackedWeights, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
-    """Return log-probs (T, outputs) of a segment (S,): each frame sees all others, or those of its window."""
+    """Return log-probs (T, outputs) of a segment (S,): frames attend to those of `REACH` before and after them."""
     config = weights.config
     samples, count = config.frame_samples, -(-len(pcm) // config.frame_samples)
     rows: list[NDArray[np.float32]] = []
@@ -238,9 +239,8 @@ def _read_window(weights: PackedWeights, pcm: NDArray[np.int16]) -> NDArray[np.f
     """Return log-probs of all frames, which are one step of a new stream."""
     config = weights.config
     frames = -(-len(pcm) // (FOUR * config.frame_samples)) * FOUR
-    packed = PackedAttention(weights, StepForm(new=frames, ahead=0, left=FOUR))
-    inputs = np.zeros(frames * config.frame_samples, np.int16)
-    inputs[: len(pcm)] = pcm
+    packed = PackedAttention(weights, StepForm(new=frames, ahead=0, left=FOUR), REACH)
+    inputs = np.pad(pcm, (0, frames * config.frame_samples - len(pcm)))
     slots, state = np.zeros(1, np.int64), aligned(packed.stride)
     state[: len(packed.fresh)] = packed.fresh
     out = np.empty((frames, config.outputs), np.float32)

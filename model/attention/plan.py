@@ -16,13 +16,15 @@ STEM = 0
 # of keys and of values, factors of the scores (heads,)
 TAPS, TAPS_BIAS, BLOCK_GAIN, BLOCK_SHIFT, QUERY_LIMITS, KEY_LIMITS, VALUE_LIMITS, FACTORS = range(8)
 BLOCK_COLUMNS = 8
+FOUR = 4  # frames of a group of values, of which the sizes of a form are multiples
 QUERY_ROWS = 20  # of a tile of attention: their scores fit the first-level cache
 
 
 class Sizes(NamedTuple):
     """Sizes of a step: frames unless named; `columns` is the number of keys, a multiple of 32.
 
-    The first `ring` columns are kept from step to step, the next ones are the frames read ahead.
+    The first `ring` columns are kept from step to step, the next ones are the frames read ahead. A frame attends to
+    `reach` columns before and after its own, and up to 50 more; where the ring has no order, to all.
     """
 
     samples: int
@@ -38,6 +40,7 @@ class Sizes(NamedTuple):
     window: int
     ring: int
     columns: int
+    reach: int
     letters: int
     phones: int
 

@@ -17,6 +17,7 @@ from model.attention.plan import (
     BLOCK_PRODUCTS,
     BLOCK_SHIFT,
     FACTORS,
+    FOUR,
     GATED,
     INNER1,
     INNER2,
@@ -54,7 +55,6 @@ from model.published.compiled.kernels import add_sums, layer_norm
 
 States = tuple[int, int, int]
 """Addresses of the slots of a block's streams (int64) and of the slab of states; bytes from one state to the next."""
-FOUR = 4  # frames of a group of values
 
 
 @entry_point
@@ -240,26 +240,30 @@ def _hide(plan: Plan, work: Work, position: int) -> None:
 @compiled
 def _attend(plan: Plan, work: Work, cache: int, head: int, factor: int, first: int) -> None:
     """Write one head's averages of values into `work.mixed`, for the rows of a window from `first`."""
-    sizes, width, columns = plan.sizes, plan.sizes.width, plan.sizes.columns
-    deep, panels = width // sizes.heads, columns // COLUMNS
-    keys = cache + head * panels * panel_bytes(deep)
-    wide, value_panels = panels * PANEL_SUMS, (deep + COLUMNS - 1) // COLUMNS
-    groups = sizes.columns // FOUR
-    _pack_values(cache + plan.fields.values + head * deep * FOUR, width * FOUR, groups, deep, work.panels)
-    zeros = work.scores + QUERY_ROWS * wide  # the sums of a query of zero points
-    offsets, no_sums = plan.constants.row_offsets, plan.constants.no_sums
-    multiply(plan.constants.zero_points, offsets, 1, keys, deep // DEPTH, panels, no_sums, zeros)
+    sizes, width, deep = plan.sizes, plan.sizes.width, plan.sizes.width // plan.sizes.heads
+    panel, value_panels = panel_bytes(deep), (deep + COLUMNS - 1) // COLUMNS
+    offsets, own, no_sums = plan.constants.row_offsets, plan.constants.probability_offsets, plan.constants.no_sums
+    start = stop = ZERO
     for begin in range(0, sizes.window, QUERY_ROWS):
         rows = min(QUERY_ROWS, sizes.window - begin)
+        reached = (begin + rows + sizes.reach + COLUMNS - 1) // COLUMNS * COLUMNS
+        before, start = start, max(begin - sizes.reach, ZERO) // COLUMNS * COLUMNS
+        after, stop = stop, min(reached, sizes.columns)
+        columns, panels, groups = stop - start, (stop - start) // COLUMNS, (stop - start) // FOUR
+        keys = cache + (head * (sizes.columns // COLUMNS) + start // COLUMNS) * panel
+        mask, wide = work.mask + start * 4, panels * PANEL_SUMS
+        zeros = work.scores + QUERY_ROWS * wide  # the sums of a query of zero points
+        if start != before or stop != after:
+            values = cache + plan.fields.values + start * width + head * deep * FOUR
+            _pack_values(values, width * FOUR, groups, deep, work.panels)
+            multiply(plan.constants.zero_points, offsets, 1, keys, deep // DEPTH, panels, no_sums, zeros)
         queries = work.queries + (first + begin) * width + head * deep
         multiply(queries, offsets, rows, keys, deep // DEPTH, panels, no_sums, work.scores)
         for row in range(0, rows, ROWS):
-            scores, out, total = work.scores + row * wide, work.probabilities + row * columns, work.totals + row * ROW
-            rows_at, size, vectors = work.rows, columns * 4, columns // LANES  # of floats
-            kernels.probability_bytes(
-                scores, wide, zeros, factor, work.mask, rows_at, size, out, columns, total, ROW, vectors
-            )
-        sums, own = work.average_sums, plan.constants.probability_offsets
+            scores, apart, total = work.scores + row * wide, sizes.columns, work.totals + row * ROW
+            out, rows_at, size, vectors = work.probabilities + row * apart, work.rows, columns * 4, columns // LANES
+            kernels.probability_bytes(scores, wide, zeros, factor, mask, rows_at, size, out, apart, total, ROW, vectors)
+        sums = work.average_sums
         multiply(work.probabilities, own, rows, work.panels, groups, value_panels, no_sums, sums)
         for row in range(rows):
             out = work.mixed + ((first + begin + row) * (width + LANES) + head * deep) * 4

@@ -14,7 +14,8 @@ from model.attention.checkpoint import save_attention
 from model.attention.network import PackedAttention, PackedWeights
 from model.attention_config import StepForm
 from model.config import SHIPPED_LANGUAGES
-from model.decoder import SHIPPED_LM, read_weights_path
+from model.ctc.weights import DecodingWeights
+from model.decoder import SHIPPED_LM, tuned_weights
 from model.errors import CheckpointError, PrecisionError
 from model.int8.slots import Int8Slots
 from tests.support.networks.attention_networks import noise, quantized_network
@@ -70,9 +71,9 @@ def test_the_shipped_forms_have_the_documented_steps_and_the_same_search(name: s
     ahead_ms = 1e3 * config.delay_frames * config.frame_s
     assert (1e3 * config.step_samples / config.sample_rate, ahead_ms) == FORMS[name]
     assert config.search_limits == (256, 12.0)
+    shipped = DecodingWeights.load(SHIPPED_LM.with_name("tutti-words.ctc-attention.phones.weights.json"))
     for named in (config, dataclasses.replace(config, name="calls", weights="")):  # and fine-tuned ones
-        file = read_weights_path(SHIPPED_LM, named.phones, (named.trained_name, named.architecture)).name
-        assert file == "tutti-words.ctc-attention.phones.weights.json"
+        assert tuned_weights(SHIPPED_LM, named.phones, (named.trained_name, named.architecture)) == shipped
 
 
 def test_the_default_network_is_the_first_of_its_language() -> None:

@@ -110,7 +110,7 @@ def test_probabilities_of_letters_and_of_phones_sum_to_one_each(phones):
 
 @torch.no_grad()
 def test_a_segment_is_read_with_all_of_it_as_context():
-    """The outputs are those of the network in floats without a mask."""
+    """It is shorter than the reach, so its outputs are those of the network in floats without a mask."""
     pcm = noise(1, 20).reshape(-1)
     network = random_network()
     features = network.read(torch.from_numpy(pcm.copy())[None])
@@ -134,6 +134,20 @@ def test_a_long_segment_is_read_in_windows(monkeypatch):
     assert (outputs[80:160] == read_segment(weights, pcm[60 * 320 : 180 * 320])[20:100]).all()
     assert (outputs[160:] == read_segment(weights, pcm[140 * 320 :])[20:]).all()
     assert len(outputs) == 200
+
+
+def test_a_frame_of_a_segment_attends_to_those_within_its_reach(monkeypatch):
+    """Two blocks reach 2 * (20 + 50 + 7) frames, so the first ones do not depend on what comes after 180."""
+    monkeypatch.setattr(packing, "REACH", 20)
+    weights, pcm = PackedWeights(quantized_network()), noise(1, 40).reshape(-1)
+    assert weights.config.blocks == 2
+    changed = pcm.copy()
+    changed[200 * 320 :] //= 2
+    outputs, others = read_segment(weights, pcm), read_segment(weights, changed)
+    assert (outputs[:16] == others[:16]).all()
+    assert (outputs[150:200] != others[150:200]).any()
+    monkeypatch.setattr(packing, "REACH", 320)
+    assert (read_segment(weights, pcm)[:16] != read_segment(weights, changed)[:16]).any()
 
 
 def test_no_audio_is_a_segment_without_frames():
