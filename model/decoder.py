@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import model
+from model import checkpoint
 from model.attention_config import AttentionConfig, OwnConfig
 from model.config import BEAMS
 from model.ctc.acknowledgements import SUFFIX as ACKNOWLEDGEMENTS_SUFFIX
@@ -21,6 +22,7 @@ from model.ctc.phones import PhoneLexicon
 from model.ctc.rewind import BeamRewind, RewindDecoder
 from model.ctc.two_pass import TwoPassDecoder
 from model.ctc.weights import PHONES_WEIGHTS, DecodingWeights
+from model.digit_reader import NETWORK, DigitReader
 from model.errors import LanguageModelError, LexiconError, PublishedModelError
 from model.facts import ModelFacts, TransducerSource
 from model.lexicon.lexicon import SUFFIX as LEXICON_SUFFIX
@@ -268,16 +270,28 @@ def second_passes_of(
     writes = language_model_path(lm, config.language) == SHIPPED_LM
     writes = writes and config.sample_rate == SegmentTranscriber.sample_rate
     wide = own_search(config, SECOND_PASS_BEAMS, language)
+    digits = digit_reader_of(config, language) if writes and isinstance(config, AttentionConfig) else None
     passes: dict[SecondPassName, TwoPassDecoder] = {
-        "accurate": TwoPassDecoder(decoder, wide, reader, SegmentTranscriber() if writes else None)
+        "accurate": TwoPassDecoder(decoder, wide, reader, SegmentTranscriber() if writes else None, digits=digits)
     }
     if isinstance(config, AttentionConfig):
         width, _ = config.interim_limits
         narrow = own_search(config, min(width, decoder.beams), language, limits=config.interim_limits)
         marking = acknowledging_of(facts, decoder)
         sounds = None if marking is None else marking.network
-        passes["context"] = TwoPassDecoder(narrow, decoder, reader, lead_s=CONTEXT_LEAD_S, acknowledgements=sounds)
+        passes["context"] = TwoPassDecoder(
+            narrow, decoder, reader, lead_s=CONTEXT_LEAD_S, acknowledgements=sounds, digits=digits
+        )
     return passes
+
+
+def digit_reader_of(config: OwnConfig, language: Language) -> DigitReader | None:
+    """Return the reader of digits for the shipped language model, None for a network with other sounds."""
+    network = checkpoint.read_config(checkpoint.named(NETWORK))
+    if (network.phones, network.sample_rate) != (config.phones, config.sample_rate):
+        return None
+    weights = tuned_weights(SHIPPED_LM, network.phones, (network.trained_name, network.architecture))
+    return DigitReader(own_search(network, None, replace(language, weights=weights or PHONES_WEIGHTS)))
 
 
 def resolve_decoder(decoder: DecoderName, lm: LanguageModelName) -> Literal["greedy", "beam"]:

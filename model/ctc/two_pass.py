@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -54,6 +55,20 @@ class Reader:
     frame_samples: int
     step_frames: int  # frames per step; it reads whole steps
     digest: str  # of its weights
+
+
+class SegmentDigits(Protocol):
+    """Reads segments of digits, `model.digit_reader`; callable on any thread."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that its words depend on."""
+
+    def warm_up(self) -> None:
+        """Load and compile everything."""
+
+    def digits(self, words: Sequence[Word], pcm: PCM, begin_s: float) -> tuple[Word, ...]:
+        """Return the words of samples (S,) from `begin_s` on if they are digits, else none; `words`: those so far."""
 
 
 @dataclass(slots=True, eq=False)
@@ -105,13 +120,15 @@ class TwoPassDecoder(SearchDecoder):
         *,
         lead_s: float = LEAD_S,
         acknowledgements: AcknowledgementNetwork | None = None,
+        digits: SegmentDigits | None = None,
     ) -> None:
         """Both searches must have the same symbols and read the same share of each frame. Raises: ValueError.
 
-        Without a `reader` the second pass searches the stream's own outputs. `acknowledgements` marks its words.
+        Without a `reader` the second pass searches the stream's own outputs. `acknowledgements` marks its words. What
+        `digits` reads are the segment's words.
         """
         self._reader, self._transcriber, self._lead_s = reader, transcriber, lead_s
-        self._acknowledgements = acknowledgements
+        self._acknowledgements, self.digits = acknowledgements, digits
         limits, others = first.limits, second.limits  # share and number of symbols first
         if first.vocabulary != second.vocabulary or first.frame_s != second.frame_s or (limits != others)[:2].any():
             raise ValueError("both searches must have the same symbols, frame duration and kept share of a frame")
@@ -141,7 +158,7 @@ class TwoPassDecoder(SearchDecoder):
     def digest(self) -> str:
         """Digest of everything that its results depend on."""
         digests = [self.first.digest, self.second.digest]
-        parts = self._reader, self._transcriber, self._acknowledgements
+        parts = self._reader, self._transcriber, self._acknowledgements, self.digits
         digests += ["" if part is None else part.digest for part in parts]
         return digest_of(f"two passes {self._kept} {self._lead}", *digests)
 
@@ -158,8 +175,9 @@ class TwoPassDecoder(SearchDecoder):
         self.release(state)
         if self._reader is not None:
             self._reader.read(np.zeros(self._reader.step_frames * self._reader.frame_samples, np.int16))
-        if self._transcriber is not None:
-            self._transcriber.warm_up()
+        for other in (self._transcriber, self.digits):
+            if other is not None:
+                other.warm_up()
 
     def start(self, skip_frames: int, bias: Bias = NO_BIAS) -> TwoPassState:
         """Return a new state that ignores the first `skip_frames` frames."""
@@ -222,7 +240,7 @@ class TwoPassDecoder(SearchDecoder):
         The function returns the words of the whole segment, possibly none. None without words, and if the audio
         that the reader needs begins after the first one. Call it before `take`.
         """
-        first, words = state.first, self.words(state)
+        first, words = state.first, self.words(state) or self._ended_words(state)
         if not words:
             return None
         opened = round(words[0].start_s / self.frame_s)
@@ -243,6 +261,13 @@ class TwoPassDecoder(SearchDecoder):
             audio=audio,
         )
         return partial(self._again, text)
+
+    def _ended_words(self, state: TwoPassState) -> tuple[Word, ...]:
+        """Words of an open text without any, if it ends here: hypotheses of an unfinished word do not count then."""
+        twin = self.first.copy(state.first)
+        words = self.first.take(twin)
+        self.first.release(twin)
+        return words
 
     def _lm_state(self, words: tuple[str, ...]) -> int | None:
         """State of the second pass's language model after these words, the last ones before the open text."""
@@ -270,6 +295,9 @@ class TwoPassDecoder(SearchDecoder):
         second.search([state], log_probs)
         words = second.take(state)
         second.release(state)
+        if self.digits is not None and self._reader is not None and text.audio is not None:
+            pcm = text.audio.pcm[(text.begin - text.audio.frame) * self._reader.frame_samples :]
+            words = self.digits.digits(words, pcm, text.begin * self.frame_s) or words
         network = self._acknowledgements
         return words if network is None else network.marked(words, log_probs[0], text.begin, self.frame_s)
 

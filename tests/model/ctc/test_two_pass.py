@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from model.ctc.beam import BeamDecoder
 from model.ctc.bias import NO_BIAS, Bias
 from model.ctc.interface import FrameAudio, SecondPass
 from model.ctc.two_pass import CONTEXT_S, KEPT_S, Reader, TwoPassDecoder, TwoPassState
-from model.ctc.words import Word
+from model.ctc.words import Word, joined
 from model.lm.language_model import LanguageModel
 from tests.support.decoding.beam_toys import FRAME_S, LETTERS, TOY_ARPA, decoder, random_log_probs, speech_like, toy_lm
 from tests.support.decoding.ctc_symbols import log_probs, spell
@@ -274,3 +275,38 @@ def test_without_the_audio_of_its_first_word_a_segment_is_not_read_again() -> No
     made.advance([state], log_probs(spell("_ab_ _ba_"), certainty=0.9)[None])
     assert made.second_pass(state, FrameAudio(np.zeros((3 + reads.delay) * SAMPLES, np.int16), 6)) is None
     assert made.second_pass(state, None) is None
+
+
+class Digits:
+    """Reads "nine" in every segment."""
+
+    digest, read = "digits", ""
+
+    def warm_up(self) -> None:
+        self.read = "warm"
+
+    def digits(self, words: Sequence[Word], pcm: np.ndarray, begin_s: float) -> tuple[Word, ...]:
+        self.read = f"{joined(word.text for word in words)} {int(pcm[0])} {begin_s:.2f}"
+        return (Word("nine", begin_s, begin_s + 0.1, 0.9),)
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_digits_that_are_read_are_the_segments_words(unfinished: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a segment whose only word would be finished by its end."""
+    made, reads = rereading("__ab_ _")
+    digits = Digits()
+    with_digits = TwoPassDecoder(made.first, made.second, Reader(reads, SAMPLES, STEP, "reads"), digits=digits)
+    assert with_digits.digest != made.digest
+    with_digits.warm_up()
+    assert digits.read == "warm"
+    state = with_digits.start(0)
+    with_digits.advance([state], log_probs(spell(60 * "_" + "__ba_ _"), certainty=0.9)[None])
+    pcm = np.repeat(np.arange(state.frames + reads.delay), SAMPLES).astype(np.int16)
+    if unfinished:
+        monkeypatch.setattr(with_digits, "words", lambda _: ())
+    again = with_digits.second_pass(state, FrameAudio(pcm, 0))
+    assert again is not None
+    (nine,) = again()
+    assert nine.text == "nine"
+    assert digits.read == f"ab {round(nine.start_s / FRAME_S)} {nine.start_s:.2f}"
+    assert texts(with_digits.take(state)) == ["ba"]
