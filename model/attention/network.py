@@ -14,11 +14,11 @@ from model.attention.quantized import LARGEST_KEY, LARGEST_QUERY, NORMS, Quantiz
 from model.attention_config import HOPS, AttentionConfig, StepForm
 from model.audio.mel import slaney_filters
 from model.int8.features import FeatureTables
-from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS
 from model.int8.product_table import head_row, limits_record, product_row
 from model.int8.vectors import LANES, ROW
 from model.int8.vectors import ROWS as VECTOR_ROWS
+from model.machine.memory import ALIGNED, KeptArrays, aligned, offsets_of
 
 ROWS = 160  # frames of a block of streams: their work space fits the second-level cache
 HIDDEN = -1e30  # added to the score of a column without a frame
@@ -95,11 +95,6 @@ class PackedAttention:
         self.most = max(1, ROWS // form.window)
         self.plan = Plan(self.sizes, _fields(self.config, self.sizes), self._constants())
         self.fresh = self._fresh()
-
-    @property
-    def stride(self) -> int:
-        """Bytes from one state to the next."""
-        return self.plan.fields.stride
 
     def work_space(self) -> AttentionWork:
         """Return the work space of a thread."""
@@ -241,7 +236,7 @@ def _read_window(weights: PackedWeights, pcm: NDArray[np.int16]) -> NDArray[np.f
     frames = -(-len(pcm) // (FOUR * config.frame_samples)) * FOUR
     packed = PackedAttention(weights, StepForm(new=frames, ahead=0, left=FOUR), REACH)
     inputs = np.pad(pcm, (0, frames * config.frame_samples - len(pcm)))
-    slots, state = np.zeros(1, np.int64), aligned(packed.stride)
+    slots, state = np.zeros(1, np.int64), aligned(packed.plan.fields.stride)
     state[: len(packed.fresh)] = packed.fresh
     out = np.empty((frames, config.outputs), np.float32)
     memory = (inputs.ctypes.data, slots.ctypes.data, state.ctypes.data, out.ctypes.data)

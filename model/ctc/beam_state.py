@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -26,6 +25,7 @@ from model.ctc.search.saved_beam import (
 )
 from model.ctc.search.symbols import Symbols
 from model.ctc.words import Word
+from model.machine.memory import mapped
 
 
 class ReleasedState(ValueError):
@@ -136,8 +136,7 @@ def new_state(beams: int, bias: Bias, terms: TermAutomaton) -> BeamState:
 
     The memory is mapped, so that a folded state leaves no hole in the heap, which small objects would keep.
     """
-    pages = mmap.mmap(-1, block_bytes(beams), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    block = np.frombuffer(pages, np.uint8)
+    block = mapped(block_bytes(beams))
     return BeamState(block, block.ctypes.data, bias, terms)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from model.facts import AcousticModel
-from model.int8.memory import follow
+from model.machine.memory import follow
 
 WARM_UP, RUNS = 5, 30
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -19,11 +19,11 @@ from model.audio.mel import mel_filters
 from model.config import CONTEXT, ModelConfig
 from model.int8 import step as compiled
 from model.int8.features import FeatureTables
-from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS
 from model.int8.product_table import head_row, product_row
 from model.int8.quantized import QuantizedNetwork
 from model.int8.vectors import LANES, ROW
+from model.machine.memory import ALIGNED, CompiledStates, KeptArrays, aligned, offsets_of
 
 BLOCK = 32
 """Most steps of a compiled call: their work space fits the second-level cache. Source: measured, model/LOG.md."""
@@ -71,11 +71,6 @@ class PackedNetwork:
     def thread_steps(self) -> int:
         """Least steps of a thread; a thread computes fewer hardly faster."""
         return LANES
-
-    @property
-    def stride(self) -> int:
-        """Bytes from one state to the next."""
-        return self.fields.stride
 
     def work_space(self) -> WorkSpace:
         """Return the work space of a thread."""
@@ -139,10 +134,6 @@ class CompiledNetwork(Protocol):
     def fresh(self) -> NDArray[np.uint8]:
         """State of a new stream, (state bytes,)."""
 
-    @property
-    def stride(self) -> int:
-        """Bytes from one state to the next."""
-
     def work_space(self) -> Any:
         """Return the work space of a thread."""
 
@@ -156,7 +147,7 @@ class Int8Slots:
     def __init__(self, network: CompiledNetwork, *, capacity: int, largest: int, threads: int = 1) -> None:
         """Allocate the slots. A batch has at most `largest` rows, divided among `threads` if there are enough.
 
-        Raises: ValueError for a capacity or a batch below 1.
+        Raises: ValueError for a capacity or a batch below 1, MemoryError.
         """
         if min(capacity, largest) < 1:
             raise ValueError(f"capacity and largest batch must be at least 1, not {capacity} and {largest}")
@@ -166,9 +157,9 @@ class Int8Slots:
         self.inputs = np.zeros((largest, config.step_samples), np.int16)  # PCM for the next steps
         self._output_shape = config.frames_per_step, config.outputs
         self._slots = np.zeros(largest, np.int64)
-        stride = network.stride
-        self._slab = aligned(capacity * stride).reshape(capacity, stride)
-        self._slab[:, : len(network.fresh)] = network.fresh
+        self._states = CompiledStates(network.fresh, capacity=capacity)
+        self.state_bytes = self._states.state_bytes
+        self.reset, self.export, self.restore = self._states.reset, self._states.export, self._states.restore
         most = max(1, min(threads, -(-largest // network.thread_steps)))
         self._work = [network.work_space() for _ in range(most)]
         self._pool = ThreadPoolExecutor(len(self._work) - 1, "int8") if len(self._work) > 1 else None
@@ -177,11 +168,6 @@ class Int8Slots:
     def chunk_steps(self) -> Sequence[int]:
         """Numbers of steps per stream that a call may run."""
         return [steps for steps in self._network.chunks if steps <= len(self.inputs)]
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of an exported state."""
-        return len(self._network.fresh)
 
     @property
     def warmup_sizes(self) -> Sequence[int]:
@@ -215,23 +201,11 @@ class Int8Slots:
             other.result()
         return out
 
-    def reset(self, slot: int) -> None:
-        """Set a slot's state to that of a new stream."""
-        self._slab[slot, : self.state_bytes] = self._network.fresh
-
-    def export(self, slot: int) -> bytes:
-        """Return a copy of a slot's state."""
-        return self._slab[slot, : self.state_bytes].tobytes()
-
-    def restore(self, slot: int, state: bytes) -> None:
-        """Overwrite a slot's state with an exported one."""
-        self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
-
     def _run_rows(self, work: Any, out: NDArray[np.float32], first: int, last: int, steps: int) -> None:
         memory = (
             self.inputs.ctypes.data + first * steps * self.inputs.strides[0],
             self._slots.ctypes.data + first * self._slots.strides[0],
-            self._slab.ctypes.data,
+            self._states.slab.ctypes.data,
             out.ctypes.data + first * steps * out.strides[0],
         )
         self._network.run(work, memory, last - first, steps)

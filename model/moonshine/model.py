@@ -15,11 +15,11 @@ from safetensors.numpy import load
 from model.checkpoint import digest_of, take_product
 from model.config import SHIPPED_WEIGHTS
 from model.errors import CheckpointError
-from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS, PANEL_SUMS, packed_shorts
 from model.int8.product_table import PRODUCT_COLUMNS, product_row
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import ROW
+from model.machine.memory import KeptArrays, aligned, offsets_of
 from model.moonshine import step
 from model.moonshine.kernels import MASKED, ZERO_POINT
 from model.moonshine.step import BLOCK, FIRST_STRIDE, FIRST_TAPS, HEAD, Plan, Sizes, Work

@@ -42,8 +42,8 @@ Types = Sequence[tuple[str, str, Sequence[Any]]]
 def types_of_all() -> Types:
     """Return the types of all entry points of a server, of which most are run."""
     from model import warm_up
-    from model.int8.memory import follow
     from model.int8.product import multiplied
+    from model.machine.memory import follow
 
     warm_up.main([])
     warm_up.warm_up_published()

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.int8.memory import ALIGNED, aligned
 from model.machine.compiled import entry_point
+from model.machine.memory import ALIGNED, aligned
 
 Bytes = NDArray[np.uint8]
 Units = NDArray[np.unsignedinteger[Any]]

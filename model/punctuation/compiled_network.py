@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.errors import CheckpointError
-from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.product import COLUMNS, packed_shorts
 from model.int8.vectors import LANES
 from model.machine.compiled import FloatArray
+from model.machine.memory import KeptArrays, aligned, offsets_of
 from model.punctuation import step
 from model.punctuation.weights import BUCKETS, Arrays, Rows
 

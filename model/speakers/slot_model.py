@@ -21,11 +21,10 @@ from model.checkpoint import digest_of, take_product
 from model.config import SHIPPED_WEIGHTS
 from model.errors import CheckpointError
 from model.int8.features import FeatureTables
-from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.product_table import PRODUCT_COLUMNS, limits_of, product_row
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import LANES, ROW
-from model.published.compiled.slots import CompiledStates
+from model.machine.memory import CompiledStates, KeptArrays, aligned, offsets_of
 from model.speakers import step as compiled
 from model.speakers.step import BANDS, BLOCK, FRAMES, GATES, HIDDEN, LAYERS, MEL_ROW, OVERLAP, ROWS, RUNS, SIZE
 

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from model.checkpoint import digest_of
 from model.config import SHIPPED_WEIGHTS
 from model.errors import CheckpointError
-from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.vectors import LANES
-from model.published.compiled.slots import CompiledStates
+from model.machine.memory import CompiledStates, KeptArrays, aligned, offsets_of
 from model.published.graphs.onnx_file import float_tensors
 from model.vad import step as compiled
 from model.vad.step import BANDS, BLOCK, FLOAT, FRAMES, HIDDEN, HOP, ROW_SAMPLES, STATE_BYTES, WIDTHS, WINDOW, WINDOWS

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.int8 import kernels as int8_kernels
-from model.int8.memory import ALIGNED, KeptArrays
 from model.int8.product import COLUMNS, DEPTH, PANEL_SUMS, first_sums, multiply
 from model.int8.product import packed as packed_product
 from model.int8.product_table import limits_of
 from model.int8.quantized import QuantizedProduct
 from model.int8.vectors import LANES
 from model.machine.compiled import compiled, int64_at
+from model.machine.memory import ALIGNED, KeptArrays
 from model.published.compiled import kernels
 from model.published.compiled.float_product import float_product
 from model.published.compiled.packed import PackedLayers

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from model.int8.memory import ALIGNED
 from model.lm.cache import replacing
+from model.machine.memory import ALIGNED
 from model.published.scales import Scale
 
 Parts = Mapping[str, NDArray[Any]]

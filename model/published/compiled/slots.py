@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.int8.memory import ALIGNED, aligned
+from model.machine.memory import CompiledStates, aligned
 from model.published.compiled import team
 from model.published.compiled.fastconformer.network import FastConformerStep
 from model.published.compiled.zipformer2.network import Zipformer2Step
@@ -25,30 +25,6 @@ more rows the rest of the step, which one thread computes, takes longer than rea
 
 CompiledStep = FastConformerStep | Zipformer2Step
 """A network whose step is compiled; shared by all its slots."""
-
-
-class CompiledStates:
-    """States of all streams: (capacity, stride) bytes."""
-
-    def __init__(self, fresh: NDArray[np.uint8], *, capacity: int) -> None:
-        self.state_bytes = len(fresh)
-        self.stride = -(-len(fresh) // ALIGNED) * ALIGNED
-        self.slab = aligned(capacity * self.stride).reshape(capacity, self.stride)
-        self._fresh = fresh
-        if fresh.any():  # else memory of slots that were never used is not touched
-            self.slab[:, : self.state_bytes] = fresh
-
-    def reset(self, slot: int) -> None:
-        """Set the slot's state to that of a new stream."""
-        self.slab[slot, : self.state_bytes] = self._fresh
-
-    def export(self, slot: int) -> bytes:
-        """Return a copy of a slot's state."""
-        return self.slab[slot, : self.state_bytes].tobytes()
-
-    def restore(self, slot: int, state: bytes) -> None:
-        """Overwrite a slot's state."""
-        self.slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
 
 
 class Team:

@@ -12,7 +12,7 @@ from model import warm_up
 from model.audio import levels
 from tests.support.audio.speech import ROOT
 
-NOT_OF_A_SERVER = {"model.int8.product.multiplied", "model.int8.memory.follow"}  # of tests and measurements
+NOT_OF_A_SERVER = {"model.int8.product.multiplied", "model.machine.memory.follow"}  # of tests and measurements
 OTHER = ("x86-64-v2", "-popcnt")  # a name and features that no cache has yet
 
 

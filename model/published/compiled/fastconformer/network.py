@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.int8.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.int8.vectors import LANES
+from model.machine.memory import ALIGNED, KeptArrays, aligned, offsets_of
 from model.published.compiled.fastconformer import step as compiled
 from model.published.compiled.fastconformer.plan import BORDER, Constants, Dimensions, Fields, Plan, Work
 from model.published.compiled.fastconformer.weights import FastConformerWeights, Layer, halved, read_weights

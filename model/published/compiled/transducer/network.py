@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.int8.memory import KeptArrays, aligned, offsets_of
 from model.int8.vectors import ROW
+from model.machine.memory import KeptArrays, aligned, offsets_of
 from model.published.compiled.linears import PARTS, LinearTable, Scratch
 from model.published.compiled.transducer import step
 from model.published.compiled.transducer.step import BEST_BYTES, Plan, Shapes, Tables, Work

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from model.int8.memory import ALIGNED, KeptArrays, offsets_of
 from model.int8.vectors import LANES
+from model.machine.memory import ALIGNED, KeptArrays, offsets_of
 from model.published.compiled.linears import NO_SYMBOL, Linear, LinearTable, Scratch
 from model.published.compiled.packed import PackedLayers
 from model.published.compiled.zipformer2 import plan as plans

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.int8.memory import aligned
 from model.machine.compiled import entry_point
+from model.machine.memory import aligned
 from model.published.compiled import kernels
 from model.published.compiled.linears import (
     NO_ACTIVATION,

@@ -11,9 +11,9 @@ import numba
 import numpy as np
 import pytest
 
-from model.int8.memory import aligned
 from model.int8.product import COLUMNS, first_sums, packed, sums_of
 from model.int8.quantized import QuantizedProduct
+from model.machine.memory import aligned
 from model.published.compiled import team
 from model.published.compiled.slots import Team
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,15 @@ def aligned(size: int) -> NDArray[np.uint8]:
     memory = np.zeros(size + ALIGNED, np.uint8)
     start = -memory.ctypes.data % ALIGNED
     return memory[start : start + size]
+
+
+def mapped(size: int) -> NDArray[np.uint8]:
+    """Return zeroed bytes whose pages take memory once they are written. Raises: MemoryError."""
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"{size} bytes: {error}") from error
+    return np.frombuffer(pages, np.uint8)
 
 
 def offsets_of(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
@@ -45,6 +55,31 @@ class KeptArrays:
         place[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
         self._kept.append(place)
         return int(place.ctypes.data)
+
+
+class CompiledStates:
+    """States of all streams: (capacity, stride) bytes, each that of a new stream at first."""
+
+    def __init__(self, fresh: NDArray[np.uint8], *, capacity: int) -> None:
+        """`fresh`: state of a new stream. Raises: MemoryError."""
+        self.state_bytes = len(fresh)
+        self.stride = -(-len(fresh) // ALIGNED) * ALIGNED
+        self.slab = mapped(capacity * self.stride).reshape(capacity, self.stride)
+        self._fresh = fresh
+        written = len(np.trim_zeros(fresh, "b"))
+        self.slab[:, :written] = fresh[:written]  # the rest is zero, and takes no memory before a stream has the slot
+
+    def reset(self, slot: int) -> None:
+        """Set the slot's state to that of a new stream."""
+        self.slab[slot, : self.state_bytes] = self._fresh
+
+    def export(self, slot: int) -> bytes:
+        """Return a copy of a slot's state."""
+        return self.slab[slot, : self.state_bytes].tobytes()
+
+    def restore(self, slot: int, state: bytes) -> None:
+        """Overwrite a slot's state."""
+        self.slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
 
 
 @entry_point
