@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -65,6 +66,7 @@ class _Counter(event.Listener):  # type: ignore[misc]
         self._write(CLEAR)
 
     def _write(self, text: str) -> None:
-        if self._output.isatty():
-            self._output.write(text)
-            self._output.flush()
+        with contextlib.suppress(OSError, ValueError):  # closed: the terminal is gone, or the program closed it
+            if self._output.isatty():
+                self._output.write(text)
+                self._output.flush()

@@ -39,6 +39,12 @@ def listeners(monkeypatch):
     event._registered.update(registered)
 
 
+def test_an_output_that_is_closed_by_then_is_no_error():
+    closed = Terminal()
+    closed.close()
+    progress._Counter(closed)._write("text")
+
+
 def test_a_terminal_shows_that_a_function_is_compiled(listeners, monkeypatch):
     monkeypatch.setattr(progress, "EVERY_S", 0.001)
     terminal = Terminal()

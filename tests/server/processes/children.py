@@ -67,3 +67,9 @@ class FakeChild:
     async def stop(self) -> None:
         self.leaving = self.stopped = True
         self.process.returncode = 0
+
+
+async def settled() -> None:
+    """Let the tasks that can continue do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from server.errors import EngineDead, ModelStays, ServerNotReady
 from server.processes.engine_hosts import DEATHS, SERVING_POINTS, SPARE_POINTS, EngineAssignment, EngineHosts
 from server.processes.messages import Prepare
-from tests.server.processes.children import FakeChild
+from tests.server.processes.children import FakeChild, settled
 
 
 class Hosts:
@@ -61,11 +61,6 @@ class Hosts:
     def kill(self, child: FakeChild) -> None:
         child.process.returncode = -9
         self.hosts.ended(child)  # type: ignore[arg-type]
-
-
-async def settled() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_requests_during_the_start_wait_until_the_host_is_ready() -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from server.operations.process import EXIT_LOST
 from server.processes.front_ends import MAX_HELD, RESTARTS, FrontEnds
 from server.processes.messages import Accepted, Drain, Load
-from tests.server.processes.children import FakeChild
+from tests.server.processes.children import FakeChild, settled
 
 
 class Fronts:
@@ -45,11 +45,6 @@ class Fronts:
     def end(self, child: FakeChild) -> None:
         child.process.returncode = -9
         self.fronts.ended(child)  # type: ignore[arg-type]
-
-
-async def settled() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def received(child: FakeChild) -> int:

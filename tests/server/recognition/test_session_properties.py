@@ -47,8 +47,8 @@ def scripts(draw: st.DrawFn, channels: int) -> list[bytes | Flush]:
     return script
 
 
-def run_whole(script: Sequence[bytes | Flush], channels: int, rate: int) -> list[Event]:
-    """Each stretch as one message, each answered before the next."""
+def run(script: Sequence[bytes | Flush], channels: int, rate: int, draw: st.DataObject | None = None) -> list[Event]:
+    """Messages of any size, some of them empty, answered whenever; without `draw` a message and answers a stretch."""
     bench = SessionBench(
         limits=LIMITS, channels=channels, multichannel=channels > 1, sample_rate=rate, utterance_end_ms=700
     )
@@ -56,26 +56,13 @@ def run_whole(script: Sequence[bytes | Flush], channels: int, rate: int) -> list
         if isinstance(item, Flush):
             bench.finalize(item.channel)
         else:
-            bench.send(item)
-        bench.answer()
-    bench.close()
-    bench.answer()
-    return bench.events
-
-
-def run_cut(script: Sequence[bytes | Flush], channels: int, rate: int, draw: st.DataObject) -> list[Event]:
-    """The same script in messages of any size, some of them empty, answered whenever."""
-    bench = SessionBench(
-        limits=LIMITS, channels=channels, multichannel=channels > 1, sample_rate=rate, utterance_end_ms=700
-    )
-    for item in script:
-        if isinstance(item, Flush):
-            bench.finalize(item.channel)
-        else:
-            cuts = sorted(draw.draw(st.lists(st.integers(0, len(item)), max_size=6)))
+            cuts = [] if draw is None else sorted(draw.draw(st.lists(st.integers(0, len(item)), max_size=6)))
             for start, end in zip([0, *cuts], [*cuts, len(item)], strict=True):
                 bench.send(item[start:end])
-        bench.answer(draw.draw(st.integers(0, 30)), draw.draw(st.integers(0, channels - 1)))
+        if draw is None:
+            bench.answer()
+        else:
+            bench.answer(draw.draw(st.integers(0, 30)), draw.draw(st.integers(0, channels - 1)))
     bench.close()
     bench.answer()
     return bench.events
@@ -90,7 +77,7 @@ def of_channel(events: Sequence[Event], channel: int) -> list[Event]:
 @given(st.data(), st.sampled_from([1, 2]), st.sampled_from([16_000, 16_000, 8_000, 44_100]))
 def test_events_depend_on_audio_and_frames_alone(data: st.DataObject, channels: int, rate: int) -> None:
     script = data.draw(scripts(channels))
-    whole, cut = run_whole(script, channels, rate), run_cut(script, channels, rate, data)
+    whole, cut = run(script, channels, rate), run(script, channels, rate, data)
     for channel in range(channels):
         assert of_channel(cut, channel) == of_channel(whole, channel)
     assert cut[-1] == whole[-1]
@@ -100,7 +87,7 @@ def test_events_depend_on_audio_and_frames_alone(data: st.DataObject, channels: 
 @given(st.data(), st.sampled_from([1, 2]), st.sampled_from([16_000, 16_000, 8_000, 44_100]))
 def test_finals_tile_time_and_partials_lie_in_the_open_segment(data: st.DataObject, channels: int, rate: int) -> None:
     script = data.draw(scripts(channels))
-    events = run_cut(script, channels, rate, data)
+    events = run(script, channels, rate, data)
     received = sum(len(item) for item in script if isinstance(item, bytes)) // (2 * channels)
     for channel in range(channels):
         cursor_s, open_until_s = 0.0, 0.0
@@ -120,7 +107,7 @@ def test_finals_tile_time_and_partials_lie_in_the_open_segment(data: st.DataObje
 @given(st.data(), st.sampled_from([1, 2]))
 def test_every_flush_gets_exactly_one_final_and_closed_comes_last(data: st.DataObject, channels: int) -> None:
     script = data.draw(scripts(channels))
-    events = run_cut(script, channels, 16_000, data)
+    events = run(script, channels, 16_000, data)
     flushes = [item for item in script if isinstance(item, Flush)]
     for channel in range(channels):
         finals = [e for e in of_channel(events, channel) if isinstance(e, Final)]

@@ -93,16 +93,21 @@ def read_recipe(path: Path) -> tuple[ModelConfig, Recipe]:
         raise TrainingError(f"{path} is not a recipe: not JSON: {error}") from None
     try:
         top = section(values, "the recipe file", None)
-        return ModelConfig(**section(top.get("model", {}), "model", ModelConfig)), recipe_of(top.get("recipe", {}))
+        config = ModelConfig(**section(top.get("model", {}), "model", ModelConfig))
+        return config, recipe_of(top.get("recipe", {}), config.mel_bins)
     except (ValueError, TypeError, AttributeError) as error:
         raise TrainingError(f"{path} is not a recipe: {error}") from error
 
 
-def recipe_of(values: Any) -> Recipe:
-    """Build the recipe of a JSON object. Raises: ValueError, TypeError."""
+def recipe_of(values: Any, mel_bins: int) -> Recipe:
+    """Build the recipe of a JSON object, for a model with `mel_bins`. Raises: ValueError, TypeError."""
     recipe = section(values, "recipe", Recipe)
-    augmentation = section(recipe.pop("augmentation", {}), "augmentation", Augmentation)
-    return Recipe(**recipe, augmentation=Augmentation(**augmentation))
+    augmentation = Augmentation(**section(recipe.pop("augmentation", {}), "augmentation", Augmentation))
+    if augmentation.frequency_masks and augmentation.frequency_mask_bins > mel_bins:
+        raise ValueError(
+            f"frequency_mask_bins {augmentation.frequency_mask_bins} is more than the model's mel_bins, {mel_bins}"
+        )
+    return Recipe(**recipe, augmentation=augmentation)
 
 
 def section(values: Any, name: str, kind: type[Any] | None) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def train(
     an interrupted run has been saved.
     """
     job = Job(config, recipe, places, device, every or Every(), pin)
+    _refuse_ignored(job)
     work = partial(_work, job, announce)
     if place is not None:
         launch.processes_for(place.size, recipe.micro_batches, place.size)
@@ -111,6 +112,14 @@ def train(
             compile_ahead()
         launch.run(size, work)
     return places.out
+
+
+def _refuse_ignored(job: Job) -> None:
+    """Refuse options that would have no effect. Raises: TrainingError."""
+    if job.places.lexicon is not None and not job.recipe.phone_weight:
+        raise TrainingError("a lexicon is for phone outputs: set phone_weight in the recipe, or leave out --lexicon")
+    if job.pin and _device(job.device).type != "cpu":
+        raise TrainingError("--pin gives each process cores of its own; leave it out, or train with --device cpu")
 
 
 def _device(asked: str) -> torch.device:

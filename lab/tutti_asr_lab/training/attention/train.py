@@ -63,9 +63,9 @@ class FineTuning:
         """Read `{"model": …, "recipe": …, "head_factor": …}`. Raises: TrainingError."""
         try:
             values = json.loads(path.read_bytes())
-            model = section(values.pop("model", {}), "model", AttentionConfig)
-            recipe = recipe_of(values.pop("recipe", {}))
-            return AttentionConfig(**model), cls(recipe=recipe, **section(values, "the recipe file", cls))
+            config = AttentionConfig(**section(values.pop("model", {}), "model", AttentionConfig))
+            recipe = recipe_of(values.pop("recipe", {}), config.mel_bins)
+            return config, cls(recipe=recipe, **section(values, "the recipe file", cls))
         except OSError as error:
             raise TrainingError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, TypeError, AttributeError) as error:

@@ -111,4 +111,4 @@ IMPOSSIBLE += [("lead_s", -0.1), ("gain_db", [4, -20]), ("noise_snr_db", [3]), (
 @pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
 def test_recipes_with_invalid_values_are_refused(name, value):
     with pytest.raises(ValueError, match=name):
-        _ = Recipe(**{name: value}) if hasattr(Recipe(), name) else recipe_of({"augmentation": {name: value}})
+        _ = Recipe(**{name: value}) if hasattr(Recipe(), name) else recipe_of({"augmentation": {name: value}}, 80)

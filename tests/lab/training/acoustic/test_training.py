@@ -250,12 +250,29 @@ def test_the_shipped_models_were_trained_with_the_shipped_recipes(model, recipes
     assert made is None
 
 
-@pytest.mark.parametrize("values", ['{"updats": 3}', '{"micro_batches": 3}', '{"precision": "int8"}'])
+WRONG = (
+    '{"updats": 3}',
+    '{"micro_batches": 3}',
+    '{"precision": "int8"}',
+    '{"augmentation": {"frequency_mask_bins": 200}}',
+)
+
+
+@pytest.mark.parametrize("values", WRONG)
 def test_the_error_names_a_wrong_value_of_a_recipe(tmp_path, values):
     path = tmp_path / "bad.json"
     path.write_text(f'{{"recipe": {values}}}')
-    with pytest.raises(TrainingError, match=r"updats|micro_batches 3|int8"):
+    with pytest.raises(TrainingError, match=r"updats|micro_batches 3|int8|frequency_mask_bins 200"):
         read_recipe(path)
+
+
+@pytest.mark.parametrize("ignored", ["--lexicon", "--pin"])
+def test_an_option_without_effect_is_refused_before_audio_is_read(tmp_path, monkeypatch, ignored):
+    monkeypatch.setattr("tutti_asr_lab.training.acoustic.run.resolve_device", torch.device)
+    lexicon = tmp_path if ignored == "--lexicon" else None
+    given = dataclasses.replace(places(tmp_path, tmp_path / "out.safetensors"), lexicon=lexicon)
+    with pytest.raises(TrainingError, match=ignored):
+        train(TINY, recipe(), given, device="cuda", pin=ignored == "--pin", announce=print)
 
 
 def test_epoch_order_repeats_or_thins_sources_by_weight_and_caps_speakers(corpus_folder):
