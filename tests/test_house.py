@@ -78,7 +78,7 @@ TRACED = ("calls of one message", "files of one message")
 
 
 def limits() -> dict[str, int]:
-    rows = re.findall(r"^\| ([^|]+) \| ([\d,]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]+) \| ([\d,]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return {name: int(limit.replace(",", "")) for name, limit in rows}
 
 
