@@ -98,7 +98,10 @@ class EnginePlan:
         return self.capacity + self.resting
 
     def slots_of(self, model: BatchedModel) -> SlotModel:
-        """Return a model with slots of these sizes. Allocates every stream's state. Raises: SettingsError."""
+        """Return a model with slots of these sizes. Raises: SettingsError.
+
+        Every stream's state takes its memory now if their number is a setting, else once a stream has its slot.
+        """
         free_bytes = free_memory()
         try:
             slots = model.slots(capacity=self.capacity, largest=self.largest, tile_rows=self.tile_rows)
@@ -110,6 +113,8 @@ class EnginePlan:
         facts = getattr(model, "facts", None)  # auxiliary models have none
         if not isinstance(facts, ModelFacts) or facts.device.type == "cpu":
             self.check_memory(slots.state_bytes, free_bytes)
+            for slot in range(self.capacity if self.fixed else 0):
+                slots.reset(slot)  # takes the memory now, so that the next model's check counts it
         return slots
 
     def check_memory(self, state_bytes: int, free_bytes: int) -> None:

@@ -262,6 +262,20 @@ def test_the_memory_of_the_machine_is_checked_for_models_on_a_cpu(monkeypatch: p
         plan.slots_of(SpellingModel())
 
 
+@pytest.mark.parametrize("streams", ["auto", 100])
+def test_a_number_that_is_a_setting_takes_the_memory_of_its_states_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, streams: Any
+) -> None:
+    taken: list[int] = []
+    model = SpellingModel()
+    slots = model.slots(capacity=1, largest=1)
+    monkeypatch.setattr(slots, "reset", taken.append)
+    monkeypatch.setattr(model, "slots", lambda **_: slots)
+    plan = EnginePlan.of(Settings(max_streams=streams), model.config, "model spelling")
+    plan.slots_of(model)
+    assert len(taken) == (0 if streams == "auto" else plan.capacity)
+
+
 class TooLarge(SpellingModel):
     """A model whose states cannot be allocated."""
 
