@@ -18,7 +18,7 @@ from model.int8.product import COLUMNS
 from model.int8.product_table import head_row, limits_record, product_row
 from model.int8.vectors import LANES, ROW
 from model.int8.vectors import ROWS as VECTOR_ROWS
-from model.machine.memory import ALIGNED, KeptArrays, aligned, offsets_of
+from model.machine.memory import ALIGNED, KeptArrays, aligned, offsets_of, whole_lines
 
 ROWS = 160  # frames of a block of streams: their work space fits the second-level cache
 HIDDEN = -1e30  # added to the score of a column without a frame
@@ -209,12 +209,12 @@ def _fields(config: AttentionConfig, sizes: Sizes) -> Fields:
     pcm = 8  # after the position
     mel = pcm + sizes.overlap * 2
     ahead = sizes.window - sizes.new
-    first_block = -(-(mel + (HOPS * ahead + 1) * config.mel_bins) // ALIGNED) * ALIGNED
+    first_block = whole_lines(mel + (HOPS * ahead + 1) * config.mel_bins)
     values = config.width * sizes.columns
     convolution = 2 * values
     block = convolution + config.before * config.width * 2
     size = first_block + config.blocks * block
-    return Fields(0, pcm, mel, first_block, values, convolution, block, stride=-(-size // ALIGNED) * ALIGNED)
+    return Fields(0, pcm, mel, first_block, values, convolution, block, stride=whole_lines(size))
 
 
 def read_segment(weights: PackedWeights, pcm: NDArray[np.int16]) -> NDArray[np.float32]:
@@ -236,8 +236,8 @@ def _read_window(weights: PackedWeights, pcm: NDArray[np.int16]) -> NDArray[np.f
     frames = -(-len(pcm) // (FOUR * config.frame_samples)) * FOUR
     packed = PackedAttention(weights, StepForm(new=frames, ahead=0, left=FOUR), REACH)
     inputs = np.pad(pcm, (0, frames * config.frame_samples - len(pcm)))
-    slots, state = np.zeros(1, np.int64), aligned(packed.plan.fields.stride)
-    state[: len(packed.fresh)] = packed.fresh
+    slots, state = np.zeros(1, np.int64), aligned(len(packed.fresh))
+    state[:] = packed.fresh
     out = np.empty((frames, config.outputs), np.float32)
     memory = (inputs.ctypes.data, slots.ctypes.data, state.ctypes.data, out.ctypes.data)
     packed.run(packed.work_space(), memory, 1)

@@ -23,7 +23,7 @@ from model.int8.product import COLUMNS
 from model.int8.product_table import head_row, product_row
 from model.int8.quantized import QuantizedNetwork
 from model.int8.vectors import LANES, ROW
-from model.machine.memory import ALIGNED, CompiledStates, KeptArrays, aligned, offsets_of
+from model.machine.memory import ALIGNED, CompiledStates, KeptArrays, aligned, offsets_of, whole_lines
 
 BLOCK = 32
 """Most steps of a compiled call: their work space fits the second-level cache. Source: measured, model/LOG.md."""
@@ -271,7 +271,7 @@ def _fields(config: ModelConfig) -> tuple[compiled.Fields, int]:
     conv0 = pcm + (config.window_samples - config.hop_samples) * 2  # quantized frames, like the next part
     conv1 = conv0 + CONTEXT * config.mel_bins
     size = conv1 + CONTEXT * config.conv_channels
-    return compiled.Fields(hidden, waiting, pcm, conv0, conv1, stride=-(-size // ALIGNED) * ALIGNED), size
+    return compiled.Fields(hidden, waiting, pcm, conv0, conv1, stride=whole_lines(size)), size
 
 
 def _fresh_state(network: QuantizedNetwork, fields: compiled.Fields, size: int) -> NDArray[np.uint8]:

@@ -21,20 +21,25 @@ def aligned(size: int) -> NDArray[np.uint8]:
     return memory[start : start + size]
 
 
+def whole_lines(size: int) -> int:
+    """Round a number of bytes up to whole cache lines."""
+    return -(-size // ALIGNED) * ALIGNED
+
+
 def mapped(size: int) -> NDArray[np.uint8]:
     """Return zeroed bytes whose pages take memory once they are written. Raises: MemoryError."""
     try:
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise MemoryError(f"{size} bytes: {error}") from error
-    return np.frombuffer(pages, np.uint8)
+    return np.frombuffer(pages, np.uint8)[:size]
 
 
 def offsets_of(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Return the aligned offset of each part of a memory, by name, and the size of the whole, in bytes."""
     offsets, total = {}, 0
     for name, size in sizes.items():
-        offsets[name], total = total, total + -(-size // ALIGNED) * ALIGNED
+        offsets[name], total = total, total + whole_lines(size)
     return offsets, total
 
 
@@ -63,7 +68,7 @@ class CompiledStates:
     def __init__(self, fresh: NDArray[np.uint8], *, capacity: int) -> None:
         """`fresh`: state of a new stream. Raises: MemoryError."""
         self.state_bytes = len(fresh)
-        self.stride = -(-len(fresh) // ALIGNED) * ALIGNED
+        self.stride = whole_lines(len(fresh))
         self.slab = mapped(capacity * self.stride).reshape(capacity, self.stride)
         self._fresh = fresh
         written = len(np.trim_zeros(fresh, "b"))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.machine.compiled import entry_point
-from model.machine.memory import ALIGNED, aligned
+from model.machine.memory import CompiledStates, aligned, whole_lines
 
 Bytes = NDArray[np.uint8]
 Units = NDArray[np.unsignedinteger[Any]]
@@ -44,34 +44,21 @@ class StateTensor:
         return (*self.shape[: self.axis], rows, *self.shape[self.axis :])
 
 
-class SlotStates:
-    """The slots: a row of bytes for each stream."""
+class SlotStates(CompiledStates):
+    """The slots: a row of bytes for each stream, zeros at first."""
 
     def __init__(self, tensors: Sequence[StateTensor], *, capacity: int) -> None:
         self.tensors = tuple(tensors)
         sizes = [tensor.size for tensor in self.tensors]
         self.starts = np.cumsum([0, *sizes]).tolist()
-        self.state_bytes = int(self.starts[-1])
+        super().__init__(np.zeros(int(self.starts[-1]), np.uint8), capacity=capacity)
         pieces = [tensor.size // max(1, tensor.outer) for tensor in self.tensors]
         unit = np.dtype(f"u{math.gcd(8, *self.starts, *pieces)}")  # unit of copies
-        self.units = np.zeros((capacity, max(1, self.state_bytes // unit.itemsize)), unit)
-        self._slab: Bytes = self.units.view(np.uint8)
+        self.units: Units = self.slab.view(unit)
 
     def batched(self, largest: int) -> BatchedStates:
         """Return batched tensors for at most this many of the slots; each thread needs its own."""
         return BatchedStates(self, largest=largest)
-
-    def reset(self, slot: int) -> None:
-        """Set the slot's state to that of a new stream."""
-        self._slab[slot] = 0
-
-    def export(self, slot: int) -> bytes:
-        """Return a copy of a slot's state."""
-        return self._slab[slot, : self.state_bytes].tobytes()
-
-    def restore(self, slot: int, state: bytes) -> None:
-        """Overwrite a slot's state."""
-        self._slab[slot, : self.state_bytes] = np.frombuffer(state, np.uint8)
 
 
 class BatchedStates:
@@ -80,7 +67,7 @@ class BatchedStates:
     def __init__(self, slots: SlotStates, *, largest: int) -> None:
         self._slots, self.tensors = slots, slots.tensors
         sizes = [tensor.size for tensor in self.tensors]
-        self._arenas = np.cumsum([0, *(-(-size * largest // ALIGNED) * ALIGNED for size in sizes)]).tolist()
+        self._arenas = np.cumsum([0, *(whole_lines(size * largest) for size in sizes)]).tolist()
         self._before, self._after = (aligned(int(self._arenas[-1])) for _ in range(2))
         unit = slots.units.dtype
         self._before_units, self._after_units = self._before.view(unit), self._after.view(unit)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from model.int8.vectors import LANES
-from model.machine.memory import ALIGNED, KeptArrays, offsets_of
+from model.machine.memory import ALIGNED, KeptArrays, offsets_of, whole_lines
 from model.published.compiled.linears import NO_SYMBOL, Linear, LinearTable, Scratch
 from model.published.compiled.packed import PackedLayers
 from model.published.compiled.zipformer2 import plan as plans
@@ -122,7 +122,7 @@ class Zipformer2Step:
     def _cache(self, floats: int) -> int:
         """Reserve a part of a stream's state; return its offset."""
         offset = self._offset
-        self._offset += -(-floats * 4 // ALIGNED) * ALIGNED
+        self._offset += whole_lines(floats * 4)
         return offset
 
     def _layer(self, layer: Layer, stack: Stack, plan: plans.StackPlan) -> list[int]:
