@@ -96,7 +96,6 @@ def test_latency_is_measured_from_the_scheduled_send_to_the_first_covering_resul
 
 
 def test_neither_a_late_send_nor_a_slow_handshake_reduces_the_latency() -> None:
-    """The handshake does not count as the generator's lag."""
     for opened, taken, lag in ((0.04, (0.13,), 0.05), (0.10, (0.10, 0.16), 0.0)):
         playback = Playback(recording(), T0, tape := Tape())
         playback.opened(T0 + opened)

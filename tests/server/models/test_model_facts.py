@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -262,31 +263,22 @@ def test_the_memory_of_the_machine_is_checked_for_models_on_a_cpu(monkeypatch: p
         plan.slots_of(SpellingModel())
 
 
-@pytest.mark.parametrize("streams", ["auto", 100])
-def test_a_number_that_is_a_setting_takes_the_memory_of_its_states_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, streams: Any
-) -> None:
-    taken: list[int] = []
-    model = SpellingModel()
-    slots = model.slots(capacity=1, largest=1)
-    monkeypatch.setattr(slots, "reset", taken.append)
-    monkeypatch.setattr(model, "slots", lambda **_: slots)
+@pytest.mark.parametrize(("streams", "share"), [("auto", 0), (100, 1)])
+def test_a_set_number_of_streams_takes_the_memory_of_its_states_at_the_start(streams: Any, share: int) -> None:
+    model, taken = SpellingModel(), []
+    slots = SimpleNamespace(state_bytes=1, reset=taken.append)
     plan = EnginePlan.of(Settings(max_streams=streams), model.config, "model spelling")
-    plan.slots_of(model)
-    assert len(taken) == (0 if streams == "auto" else plan.capacity)
-
-
-class TooLarge(SpellingModel):
-    """A model whose states cannot be allocated."""
-
-    def slots(self, **_: Any) -> Any:
-        raise MemoryError("Unable to allocate 40.9 GiB")
+    plan.slots_of(SimpleNamespace(slots=lambda **_: slots))  # type: ignore[arg-type]
+    assert taken == list(range(share * plan.capacity))
 
 
 def test_states_that_cannot_be_allocated_are_refused_with_advice() -> None:
+    def too_large(**_: Any) -> NoReturn:
+        raise MemoryError("Unable to allocate 40.9 GiB")
+
     plan = EnginePlan.of(Settings(max_streams=100), SpellingModel().config, "model spelling")
     with pytest.raises(SettingsError, match=r"Unable to allocate 40\.9 GiB\); set a lower number"):
-        plan.slots_of(TooLarge())
+        plan.slots_of(SimpleNamespace(slots=too_large))  # type: ignore[arg-type]
 
 
 class SlotsAsked(Exception):

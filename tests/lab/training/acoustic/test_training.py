@@ -250,18 +250,13 @@ def test_the_shipped_models_were_trained_with_the_shipped_recipes(model, recipes
     assert made is None
 
 
-WRONG = (
-    '{"updats": 3}',
-    '{"micro_batches": 3}',
-    '{"precision": "int8"}',
-    '{"augmentation": {"frequency_mask_bins": 200}}',
-)
+WRONG = ('"updats": 3', '"micro_batches": 3', '"precision": "int8"', '"augmentation": {"frequency_mask_bins": 200}')
 
 
 @pytest.mark.parametrize("values", WRONG)
 def test_the_error_names_a_wrong_value_of_a_recipe(tmp_path, values):
     path = tmp_path / "bad.json"
-    path.write_text(f'{{"recipe": {values}}}')
+    path.write_text(f'{{"recipe": {{{values}}}}}')
     with pytest.raises(TrainingError, match=r"updats|micro_batches 3|int8|frequency_mask_bins 200"):
         read_recipe(path)
 
