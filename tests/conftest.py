@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -107,6 +108,9 @@ SLOW = (
 
 # `CliRunner` builds the parsers of all commands at each call, 0.2 s; they do not change.
 typer.testing._get_command = cache(typer.testing._get_command)  # type: ignore[attr-defined]
+
+# A shell starts programs in the background with Ctrl-C ignored, which the programs of the tests would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A machine that is busy elsewhere draws examples slowly; that says nothing about the code.
 settings.register_profile("tutti", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -205,14 +205,11 @@ PROGRAMS = {
     "sync": "from tutti_asr_client.sync import transcribe; transcribe(b'audio', URL)",
 }
 
-OBEYING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-"""Tests that run in the background of a shell ignore Ctrl-C, and so would their programs."""
-
 
 @pytest.mark.parametrize("form", PROGRAMS)
 def test_ctrl_c_ends_a_transcription_at_once(form: str) -> None:
     with FakeUploads(Reply(never=True)).running() as server:
-        words = [sys.executable, "-c", OBEYING + PROGRAMS[form].replace("URL", repr(server.url))]
+        words = [sys.executable, "-c", PROGRAMS[form].replace("URL", repr(server.url))]
         with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
             assert server.received.wait(WITHIN_S)
             interrupted_s = time.monotonic()
